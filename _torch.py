@@ -1,0 +1,127 @@
+"""The one door to torch names that are private or not covered by a compatibility promise.
+
+Each name here has a contract test in `tests/test_torch_contract.py`; nothing else in foldfx imports a private
+torch module. Tested with torch 2.13; the package declares torch>=2.11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import GraphModule, Node
+from torch.nn.modules import module as _module
+from torch.utils import _pytree
+
+GLOBAL_HOOK_TABLES = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves of a pytree, in order, and its structure (comparable with ``==``)."""
+    return _pytree.tree_flatten(tree)
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same tree with `function` applied to every leaf."""
+    return _pytree.tree_map(function, tree)
+
+
+def leaf_paths(tree: Any) -> list[str]:
+    """A readable path for each leaf, in the order of `tree_flatten`."""
+    return [_pytree.keystr(path) or "<root>" for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
+
+
+def size_expression(size: int | torch.SymInt) -> sympy.Expr:
+    """The sympy expression of a dimension: an `Integer` for a static size, symbols for a dynamic one."""
+    if isinstance(size, torch.SymInt):
+        return sympy.sympify(size.node.expr)
+    return sympy.Integer(size)
+
+
+def static_size(size: int | torch.SymInt) -> int | None:
+    """The size as a number where it is fixed (a SymInt may have been specialised), else None."""
+    expression = size_expression(size)
+    return int(expression) if expression.is_Integer else None
+
+
+def fake_mode_of(value: torch.Tensor) -> Any:
+    """The `FakeTensorMode` a traced value belongs to.
+
+    Raises:
+        AttributeError: `value` is not a fake tensor.
+    """
+    return value.fake_mode  # type: ignore[attr-defined]
+
+
+def mark_non_persistent(module: torch.nn.Module, name: str) -> None:
+    """Undo what `fx.GraphModule` does to non-persistent buffers: it registers them as persistent ones."""
+    module._non_persistent_buffers_set.add(name)
+
+
+def global_hooks() -> list[str]:
+    """Names of the process-wide module hook tables that hold at least one hook."""
+    return [name for name in GLOBAL_HOOK_TABLES if getattr(_module, name)]
+
+
+def tensor_hooks(tensor: torch.Tensor) -> bool:
+    """Whether autograd hooks are registered on `tensor`."""
+    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
+    """Identity of the backing allocation: equal exactly when two tensors stand on one StorageImpl."""
+    return str(tensor.device), tensor.untyped_storage()._cdata
+
+
+def flatten_inputs(module: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The call's leaves in the order of the graph's placeholders.
+
+    Raises:
+        ValueError: the call's structure is not the captured one.
+    """
+    info = module.graph._codegen.pytree_info  # type: ignore[attr-defined]
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    if spec != info.in_spec:
+        raise ValueError(f"the call has structure {spec}, the program was captured with {info.in_spec}")
+    return leaves
+
+
+def unflatten_outputs(module: GraphModule, leaves: list[Any]) -> Any:
+    """The user's output pytree from the output node's leaves."""
+    return _pytree.tree_unflatten(leaves, module.graph._codegen.pytree_info.out_spec)  # type: ignore[attr-defined]
+
+
+def schema_arguments(node: Node) -> dict[str, Any]:
+    """The arguments of an ATen call by schema name, defaults filled in.
+
+    Raises:
+        TypeError: the node's target is not an `OpOverload`.
+    """
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        raise TypeError(f"{node.format_node()} does not call an ATen overload")
+    bound: dict[str, Any] = {}
+    for position, argument in enumerate(target._schema.arguments):
+        if position < len(node.args) and not argument.kwarg_only:
+            bound[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            bound[argument.name] = node.kwargs[argument.name]
+        else:
+            bound[argument.name] = argument.default_value
+    return bound
+
+
+def is_mutable(target: Any) -> bool:
+    """Whether the ATen overload writes to one of its arguments (unknown targets count as writing)."""
+    return not isinstance(target, torch._ops.OpOverload) or bool(target._schema.is_mutable)
+
+
+def is_overload(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload)

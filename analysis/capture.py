@@ -1,0 +1,198 @@
+"""From an `nn.Module` and one example call to a `Program`: torch.export, functionalised, checked, with token domains."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from torch.fx import Graph, GraphModule
+
+from .._torch import static_size, tree_map
+from ..errors import CaptureError, ExampleError
+from .audit import AttributeWatch, audit
+from .example import Example
+from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module
+from .tokens import TokenInput, token_domains
+
+DynamicShapes = Mapping[str, Any]
+
+
+def capture(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tokens: Iterable[TokenInput] | None = None,
+    dynamic: bool | DynamicShapes = True,
+) -> Program:
+    """Trace a model to the functional ATen graph that passes work on.
+
+    Args:
+        model: in eval mode, without hooks. It is run once on the example; what it leaves in its attributes or buffers
+            is put back.
+        args: positional arguments of one call; sizes of 0 or 1 are specialised by export, so give an example with two
+            or more rows.
+        kwargs: keyword arguments of that call.
+        tokens: the inputs that carry token ids; None infers them.
+        dynamic: True makes every dynamic size export can prove symbolic (0 and 1 included where it can); False fixes
+            all sizes; a mapping is handed to `torch.export` as `dynamic_shapes`.
+
+    Returns:
+        The program. Parameters are shared with `model`; buffers that the program writes are its own copies.
+
+    Raises:
+        CaptureError: the model cannot be captured faithfully; the message names the module path and the way out.
+        ExampleError: the model itself fails on the example.
+        TokenInputError: token inputs or domains are ambiguous or stated wrongly.
+    """
+    audit(model)
+    example = Example(args, dict(kwargs or {}))
+    _refuse_attribute_writes(model, example)
+    exported, notes = _export(model, example, dynamic)
+    module = _plain_module(exported)
+    effects = _effects(module.graph)
+    for name in effects.mutated_buffers:
+        _own_buffer(module, name)
+    _ensure_guard_call(module)
+    domains = token_domains(module.graph, None if tokens is None else list(tokens))
+    _refuse_renormalisation(module.graph)
+    ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
+    specialised = (*_specialised(module.graph), *notes)
+    return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges))
+
+
+def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
+    watch, call = AttributeWatch(model), example.cloned()
+    try:
+        with torch.no_grad():
+            model(*call.args, **call.kwargs)
+    except Exception as error:
+        raise ExampleError(f"the model itself fails on the example: {type(error).__name__}: {error}") from error
+    finally:
+        written = watch.restore()
+    if written:
+        raise CaptureError(
+            f"forward writes attributes that the graph would lose: {', '.join(written)}. Return the value, register a buffer, "
+            "or remove the write"
+        )
+
+
+def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -> tuple[ExportedProgram, list[Specialised]]:
+    if dynamic is not True:
+        return _export_once(model, example, dynamic or None), []
+    automatic = _export_once(model, example, _shapes(model, example, lambda tensor: [Dim.AUTO] * tensor.dim()))
+    if not automatic.range_constraints:
+        return automatic, []
+    notes: list[Specialised] = []
+    for smallest in (0, 1):
+        shapes = _named_shapes(model, example, automatic, smallest)
+        if shapes is None:
+            break
+        try:
+            return _export_once(model, example, shapes), notes
+        except CaptureError as error:
+            notes = [Specialised("sizes", f"size {smallest} is not covered: {_first_line(error)}")]
+    return automatic, notes or [Specialised("sizes", "sizes 0 and 1 are not covered: a size is computed from another")]
+
+
+def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
+    watch, call = AttributeWatch(model), example.cloned()
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False)
+            return exported.run_decompositions({})
+    except Exception as error:
+        raise CaptureError(f"torch.export cannot trace the model: {type(error).__name__}: {error}") from error
+    finally:
+        watch.restore()
+
+
+def _shapes(model: nn.Module, example: Example, dims: Any) -> dict[str, Any]:
+    """`dims(tensor)` for every tensor of the call, keyed by the parameter names of forward."""
+    bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs).arguments
+
+    def leaf(value: Any) -> Any:
+        return dims(value) if isinstance(value, torch.Tensor) and value.dim() else None
+
+    return {name: tree_map(leaf, value) for name, value in bound.items()}
+
+
+def _named_shapes(model: nn.Module, example: Example, automatic: ExportedProgram, smallest: int) -> dict[str, Any] | None:
+    """One named dimension for each symbol of the automatic export; None where a size is an expression of others."""
+    names = automatic.graph_signature.user_inputs
+    traced = [node.meta["val"] for node in automatic.graph.nodes if node.op == "placeholder" and node.name in names]
+    shapes = [value.shape for value in traced if isinstance(value, torch.Tensor) and value.dim()]
+    sizes = iter(shapes)
+
+    def dims(_: torch.Tensor) -> list[Any]:
+        return [Dim.STATIC if static_size(size) is not None else named[str(size)] for size in next(sizes)]
+
+    symbols = {str(size) for shape in shapes for size in shape if static_size(size) is None}
+    if not all(symbol.isidentifier() for symbol in symbols):
+        return None
+    named = {symbol: Dim(symbol, min=smallest) for symbol in symbols}
+    return _shapes(model, example, dims)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:200]
+
+
+def _plain_module(exported: ExportedProgram) -> GraphModule:
+    """The exported graph with state as `get_attr` under the original names, and without export's module hooks."""
+    stateful = exported.module()
+    assert isinstance(stateful, GraphModule)
+    module = graph_module(stateful, stateful.graph)
+    module.eval()
+    return module
+
+
+def _effects(graph: Graph) -> Effects:
+    buffers, inputs = set(), set()
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
+            written = node.args[0]
+            (buffers if written.op == "get_attr" else inputs).add(str(written.target))
+    return Effects(frozenset(buffers), frozenset(inputs))
+
+
+def _own_buffer(module: GraphModule, name: str) -> None:
+    path, _, leaf = name.rpartition(".")
+    holder = module.get_submodule(path)
+    setattr(holder, leaf, getattr(holder, leaf).detach().clone())
+
+
+def _ensure_guard_call(module: GraphModule) -> None:
+    """Every captured graph calls its input guards once, behind the inputs; export leaves an empty check out."""
+    if not any(node.op == "call_module" and node.target == GUARDS for node in module.graph.nodes):
+        inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        module.add_submodule(GUARDS, NoGuards())
+        with module.graph.inserting_after(inputs[-1]):
+            module.graph.call_module(GUARDS, tuple(inputs))
+        module.recompile()
+
+
+def _refuse_renormalisation(graph: Graph) -> None:
+    for node in graph.nodes:
+        if "embedding_renorm" in str(node.target):
+            raise CaptureError(f"{node.name} renormalises an embedding's weight in forward (max_norm); renormalise it once instead")
+
+
+def _specialised(graph: Graph) -> list[Specialised]:
+    found = []
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            found.append(Specialised(node.name, f"the number {value!r}"))
+            continue
+        sizes = enumerate(map(static_size, value.shape))
+        found += [Specialised(node.name, f"dimension {dim} is {size}") for dim, size in sizes if size is not None]
+    return found
+

@@ -1,0 +1,114 @@
+"""The graph all passes see: a functional ATen `GraphModule` with what is known about its inputs, state and effects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from .._torch import mark_non_persistent
+
+
+GUARDS = "_guards_fn"
+"""The submodule that checks a captured graph's inputs, called once behind them; the name is torch.export's."""
+
+
+class NoGuards(nn.Module):
+    """Stands where export found nothing to check."""
+
+    def forward(self, *inputs: object) -> None:
+        """Accept every input."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The ids a token input may carry: 0 … size-1.
+
+    Attributes:
+        size: how many ids there are.
+        stated: whether the user stated it (else it was inferred).
+        because: where the number comes from, for the report.
+    """
+
+    size: int
+    stated: bool
+    because: str
+
+    def __str__(self) -> str:
+        return f"0..{self.size - 1} ({self.because})"
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What running the graph writes: buffer names and input names."""
+
+    mutated_buffers: frozenset[str] = frozenset()
+    mutated_inputs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """Something the capture fixed although the caller may have expected it to vary."""
+
+    input: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.input}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A captured model.
+
+    Attributes:
+        module: the graph; its `get_attr` nodes carry the model's own state names, tied tensors share storage.
+        tokens: the domain of each token input, by placeholder name.
+        effects: what a run writes.
+        specialised: inputs and sizes that the capture fixed.
+        dynamic: the symbolic sizes of the inputs and their ranges, as text, for the report.
+    """
+
+    module: GraphModule
+    tokens: Mapping[str, Domain]
+    effects: Effects = Effects()
+    specialised: tuple[Specialised, ...] = ()
+    dynamic: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def graph(self) -> Graph:
+        return self.module.graph
+
+    def text(self) -> str:
+        """The graph as readable code: deterministic, byte-identical for identical graphs."""
+        return str(self.module.print_readable(print_output=False))
+
+    def input_nodes(self) -> list[Node]:
+        return [node for node in self.graph.nodes if node.op == "placeholder"]
+
+    def copy(self) -> Program:
+        """An independent graph over the same tensors: edits to the copy never reach this program.
+
+        A pass works on a copy and must not write tensor storage; new tensors are new state.
+        """
+        return replace(self, module=graph_module(self.module, copy.deepcopy(self.module.graph)))
+
+
+def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
+    """A `GraphModule` of `graph` holding the state of `root` that it reads.
+
+    Buffers keep their persistence; tensors that were plain attributes (constants of the trace) stay out of the
+    state dict, as they were out of the model's.
+    """
+    result = GraphModule(root, graph, class_name="FoldedProgram")
+    persistent = root.state_dict(keep_vars=True).keys()
+    for name, _ in list(result.named_buffers(remove_duplicate=False)):
+        if name not in persistent:
+            path, _, leaf = name.rpartition(".")
+            mark_non_persistent(result.get_submodule(path), leaf)
+    result.train(root.training)
+    return result

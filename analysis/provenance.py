@@ -1,0 +1,36 @@
+"""Where a node came from: module path and source line, in the form every message uses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def module_path(node: Node) -> str:
+    """The path of the innermost module whose forward made the node; "" is the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple) and not entry[0].startswith("_empty")]
+    return str(paths[-1]) if paths else ""
+
+
+def source_line(node: Node) -> str:
+    """`file:line` of the innermost frame outside torch, or "" when the trace holds none."""
+    frames = [(m["file"], m["line"]) for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
+    own = [frame for frame in frames if not frame[0].startswith((_TORCH, "torch/"))]
+    return ":".join(own[-1]) if own else ""
+
+
+def where(node: Node) -> str:
+    """Module path and source line for a message; for a parameter or an input, its name."""
+    if node.op == "placeholder":
+        return f"input {node.target}"
+    if node.op == "get_attr":
+        return f"state {node.target}"
+    parts = [part for part in (f"module {module_path(node)}" if module_path(node) else "", source_line(node)) if part]
+    return ", ".join(parts) or "no source line"

@@ -1,0 +1,238 @@
+"""Data movement: no arithmetic, only where elements lie. `MOVES` are the operations a fold leaves below its cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+from torch.fx import Node
+
+from ..._torch import size_expression
+from ..facts import LENGTH, POSITION
+from ..rows import Dim, Rows, broadcast, extent, feature, join_dims, one_row_each, regroup, row_local, show, uniform
+from .table import Call, Layouts, NotRowLocal, Operand, RuleTable
+
+aten = torch.ops.aten
+TABLE = RuleTable("layout")
+
+
+@TABLE.rule(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.view_as.default,
+    aten.reshape_as.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+)
+def view(call: Call) -> Layouts:
+    """The same elements in the same order: the flat sequence of atoms is dealt out to the traced sizes."""
+    return regroup(call.operand("self").rows, call.sizes())
+
+
+@TABLE.rule(
+    aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.lift_fresh.default
+)
+def same(call: Call) -> Layouts:
+    return call.operands()[0].rows
+
+
+def _permuted(operand: Operand, order: Sequence[int]) -> Rows:
+    return tuple(operand.rows[dim] for dim in order)
+
+
+@TABLE.rule(aten.permute.default)
+def permute(call: Call) -> Layouts:
+    return _permuted(call.operand("self"), call.integers("dims"))
+
+
+@TABLE.rule(aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)
+def transpose(call: Call) -> Layouts:
+    x = call.operand("self")
+    one, other = (
+        int(value) for name, value in call.arguments.items() if name in ("dim0", "dim1", "axis0", "axis1")
+    )
+    order = list(range(x.rank))
+    order[one], order[other] = order[other], order[one]
+    return _permuted(x, order)
+
+
+@TABLE.rule(aten.t.default, aten.numpy_T.default)
+def t(call: Call) -> Layouts:
+    x = call.operand("self")
+    return _permuted(x, range(x.rank - 1, -1, -1))
+
+
+@TABLE.rule(aten.mT.default)
+def matrix_transpose(call: Call) -> Layouts:
+    x = call.operand("self")
+    return _permuted(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+@TABLE.rule(aten.movedim.int, aten.movedim.intlist)
+def movedim(call: Call) -> Layouts:
+    x = call.operand("self")
+    source = [dim % x.rank for dim in call.integers("source")]
+    target = [dim % x.rank for dim in call.integers("destination")]
+    order = [dim for dim in range(x.rank) if dim not in source]
+    for place, dim in sorted(zip(target, source, strict=True)):
+        order.insert(place, dim)
+    return _permuted(x, order)
+
+
+@TABLE.rule(aten.expand.default, aten.broadcast_to.default, aten.expand_as.default)
+def expand(call: Call) -> Layouts:
+    """New extents along which the value does not vary."""
+    x, sizes = call.operand("self"), call.sizes()
+    padded: Rows = ((),) * (len(sizes) - x.rank) + x.rows
+    return tuple(dim if extent(dim) == size else uniform(size) for dim, size in zip(padded, sizes, strict=True))
+
+
+@TABLE.rule(aten.repeat.default, aten.tile.default)
+def repeat(call: Call) -> Layouts:
+    """Whole copies side by side: only dimensions of features may repeat."""
+    x, sizes = call.operand("self"), call.sizes()
+    padded: Rows = ((),) * (len(sizes) - x.rank) + x.rows
+    return tuple(_stretched(call, dim, size) for dim, size in zip(padded, sizes, strict=True))
+
+
+def _stretched(call: Call, dim: Dim, size: sympy.Expr) -> Dim:
+    if extent(dim) == size:
+        return dim
+    if not dim:
+        return uniform(size)
+    if not row_local(dim) or not size.is_Integer:
+        raise NotRowLocal(f"{call.name} repeats {show((dim,))}, so rows of different tokens follow each other")
+    return feature(size)
+
+
+@TABLE.rule(aten.repeat_interleave.self_int)
+def repeat_interleave(call: Call) -> Layouts:
+    """Each element several times in place: along a token axis the axis keeps its order and gains a broadcast."""
+    x = call.operand("self")
+    repeats = call.argument("repeats")
+    if call.argument("dim") is None or not isinstance(repeats, int):
+        raise NotRowLocal(f"{call.name} without a fixed dim and count flattens the rows of different tokens")
+    dim = int(call.argument("dim")) % x.rank
+    return tuple(d + uniform(sympy.Integer(repeats)) if i == dim else d for i, d in enumerate(x.rows))
+
+
+def _without(x: Operand, dim: int) -> Rows:
+    return x.rows[:dim] + x.rows[dim + 1 :]
+
+
+@TABLE.rule(aten.select.int)
+def select(call: Call) -> Layouts:
+    x = call.operand("self")
+    dim = int(call.argument("dim")) % x.rank
+    if not row_local(x.rows[dim]):
+        raise NotRowLocal(f"select takes one index of {show((x.rows[dim],))}: the row of a fixed position", adds=POSITION)
+    return _without(x, dim)
+
+
+@TABLE.rule(aten.slice.Tensor, aten.narrow.default)
+def slice_(call: Call) -> Layouts:
+    """Of features; along a token axis only the whole of it, in order."""
+    x = call.operand("self")
+    dim = int(call.argument("dim")) % x.rank
+    size = call.sizes()[dim]
+    if extent(x.rows[dim]) == size:
+        return x.rows
+    if any(isinstance(argument, Node) for argument in list(call.arguments.values())[1:]):
+        raise NotRowLocal(f"{call.name} cuts at a size of an input", adds=LENGTH)
+    if not row_local(x.rows[dim]):
+        raise NotRowLocal(
+            f"slice keeps {size} of {show((x.rows[dim],))}: row t of the result may be the token of another position",
+            adds=POSITION,
+        )
+    return x.rows[:dim] + (feature(size),) + x.rows[dim + 1 :]
+
+
+@TABLE.rule(aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.tensor_split.sections)
+def split(call: Call) -> Layouts:
+    x = call.operand("self")
+    dim = int(call.argument("dim")) % x.rank
+    parts = call.node.meta["val"]
+    if len(parts) == 1:
+        return [x.rows]
+    if not row_local(x.rows[dim]):
+        raise NotRowLocal(f"{call.name} cuts {show((x.rows[dim],))} into ranges of positions", adds=POSITION)
+    return [x.rows[:dim] + (feature(size_expression(part.shape[dim])),) + x.rows[dim + 1 :] for part in parts]
+
+
+@TABLE.rule(aten.unbind.int)
+def unbind(call: Call) -> Layouts:
+    x = call.operand("self")
+    dim = int(call.argument("dim")) % x.rank
+    if not row_local(x.rows[dim]):
+        raise NotRowLocal(f"unbind takes {show((x.rows[dim],))} apart by position", adds=POSITION)
+    return [_without(x, dim) for _ in call.node.meta["val"]]
+
+
+_LEGACY_EMPTY: Rows = (feature(sympy.Integer(0)),)  # torch.cat skips tensors of shape [0]
+
+
+@TABLE.rule(aten.cat.default, aten.concat.default)
+def cat(call: Call) -> Layouts:
+    """Along features; the other dimensions line up without broadcasting."""
+    parts = [part for part in call.operands() if part.rows != _LEGACY_EMPTY]
+    dim = int(call.argument("dim")) % parts[0].rank
+    joint = list(parts[0].rows)
+    for part in parts:
+        if not row_local(part.rows[dim]):
+            raise NotRowLocal(f"cat along {show((part.rows[dim],))} of {part.node} shifts positions", adds=POSITION)
+        joint = [join_dims(one, other) if i != dim else () for i, (one, other) in enumerate(zip(joint, part.rows, strict=True))]
+    joint[dim] = feature(call.sizes()[dim])
+    return one_row_each(tuple(joint))
+
+
+@TABLE.rule(aten.stack.default)
+def stack(call: Call) -> Layouts:
+    parts = call.operands()
+    rows = broadcast([part.rows for part in parts])
+    dim = int(call.argument("dim")) % (len(rows) + 1)
+    return rows[:dim] + (feature(sympy.Integer(len(parts))),) + rows[dim:]
+
+
+@TABLE.rule(aten.constant_pad_nd.default, aten.pad.default)
+def pad(call: Call) -> Layouts:
+    """Of features only: padding a token axis adds rows that belong to no token."""
+    x, sizes = call.operand("self"), call.sizes()
+    result: list[Dim] = []
+    for dim, size in zip(x.rows, sizes, strict=True):
+        if extent(dim) == size and not row_local(dim):
+            result.append(dim)
+        elif row_local(dim):
+            result.append(feature(size))
+        else:
+            raise NotRowLocal(f"{call.name} pads {show((dim,))}, which moves positions", adds=POSITION)
+    return tuple(result)
+
+
+MOVES = frozenset(
+    {*TABLE, aten.clone.default}
+    - {aten.cat.default, aten.concat.default, aten.stack.default, aten.constant_pad_nd.default, aten.pad.default}
+    - {aten.repeat.default, aten.tile.default, aten.repeat_interleave.self_int}
+)
+"""Operations that only rearrange one operand (often as a view): a fold leaves them below its cut."""
+
+SIZES_ONLY_SHAPE = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.unflatten.int,
+        aten.expand.default,
+        aten.broadcast_to.default,
+        aten.repeat.default,
+        aten.tile.default,
+        aten.slice.Tensor,
+        aten.narrow.default,
+    }
+)
+"""Operations whose symbolic arguments say only where elements lie; everywhere else a size is a number computed with."""

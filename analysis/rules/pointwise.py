@@ -1,0 +1,72 @@
+"""Elementwise operations: element i of the result is a function of element i of each operand, after broadcasting.
+
+An operand that varies along a token axis (a position table, a mask over time) makes the result depend on position; a
+size of an input used as a number makes it depend on length.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..facts import CONTEXT
+from ..rows import broadcast
+from .table import Call, Layouts, NotRowLocal, Overload, RuleTable
+
+aten = torch.ops.aten
+TABLE = RuleTable("pointwise")
+
+# Elementwise in meaning, though ATen does not tag them so.
+_UNTAGGED = (
+    aten._to_copy.default,
+    aten.to.dtype,
+    aten.to.dtype_layout,
+    aten.to.device,
+    aten.to.other,
+    aten.type_as.default,
+    aten.masked_fill.Tensor,
+    aten.where.Scalar,
+    aten.where.ScalarOther,
+    aten.where.ScalarSelf,
+    aten.hardswish.default,
+    aten.log_sigmoid.default,
+    aten._prelu_kernel.default,
+    aten.floor_divide.default,
+    aten.floor_divide.Scalar,
+    aten.isclose.default,
+    aten.multiply.Tensor,
+    aten.subtract.Tensor,
+    aten.divide.Tensor,
+    aten.negative.default,
+    aten.absolute.default,
+)
+
+
+def is_pointwise(overload: Overload) -> bool:
+    """Whether ATen's tag (or the list above) declares a functional, deterministic elementwise operation."""
+    if not isinstance(overload, torch._ops.OpOverload) or overload._schema.is_mutable:
+        return False
+    if torch.Tag.nondeterministic_seeded in overload.tags:
+        return False
+    return torch.Tag.pointwise in overload.tags or overload in _UNTAGGED
+
+
+def pointwise(call: Call) -> Layouts:
+    """Broadcast the operands; every output has the joint layout."""
+    rows = broadcast([operand.rows for operand in call.operands()])
+    value = call.node.meta["val"]
+    return [rows for _ in value] if isinstance(value, (list, tuple)) else rows
+
+
+@TABLE.rule(
+    aten.dropout.default,
+    aten.native_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_dropout.default,
+    aten.feature_alpha_dropout.default,
+    aten.rrelu.default,
+)
+def dropout(call: Call) -> Layouts:
+    """The identity outside training; random in training."""
+    if call.arguments.get("train", call.arguments.get("training")):
+        raise NotRowLocal(f"{call.name} in training mode is random", adds=CONTEXT)
+    return pointwise(call)

@@ -1,0 +1,191 @@
+"""Which inputs carry token ids, and which ids: inferred from the graph, stated by the user, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, Node
+
+from .._torch import schema_arguments, static_size
+from ..errors import TokenInputError
+from .program import Domain
+from .provenance import where
+
+aten = torch.ops.aten
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+# Operations under which an index is still the same id: only where it lies, or its integer width, changes.
+_SHAPE_ONLY = frozenset(
+    {
+        aten.view.default,
+        aten.reshape.default,
+        aten._unsafe_view.default,
+        aten.flatten.using_ints,
+        aten.unflatten.int,
+        aten.permute.default,
+        aten.transpose.int,
+        aten.t.default,
+        aten.unsqueeze.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.expand.default,
+        aten.contiguous.default,
+        aten.clone.default,
+        aten.alias.default,
+        aten.detach.default,
+        aten._to_copy.default,
+        aten.to.dtype,
+    }
+)
+
+
+@dataclass(frozen=True)
+class TokenInput:
+    """States that an input carries token ids.
+
+    Args:
+        name: the parameter name of the model's forward (for a pytree argument, the placeholder name in the graph).
+        domain: the number of ids, so ids are 0 … domain-1; None: inferred.
+    """
+
+    name: str
+    domain: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.domain is not None and (isinstance(self.domain, bool) or not isinstance(self.domain, int) or self.domain < 1):
+            raise TokenInputError(f"TokenInput({self.name!r}): domain must be a positive int, not {self.domain!r}")
+
+
+@dataclass(frozen=True)
+class TableLookup:
+    """A table read at an index.
+
+    Attributes:
+        node: the operation.
+        index: the node whose values select entries.
+        rows: the number of entries.
+    """
+
+    node: Node
+    index: Node
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.node.name} ({self.rows} rows, {where(self.node)})"
+
+
+def token_domains(graph: Graph, stated: Iterable[TokenInput] | None) -> dict[str, Domain]:
+    """The domain of each token input, by placeholder name.
+
+    Args:
+        graph: a captured graph.
+        stated: what the user says; None infers every token input. Stated inputs alone count where any are given.
+
+    Raises:
+        TokenInputError: an unknown or non-integer name, a domain larger than a table the ids index directly, or
+            nothing to infer; candidates are named.
+    """
+    inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    direct: dict[str, list[TableLookup]] = {}
+    derived: dict[str, list[TableLookup]] = {}
+    origins = _origins(graph)
+    for lookup in table_lookups(graph):
+        names, shape_only = origins[lookup.index]
+        for name in names:
+            (direct if shape_only else derived).setdefault(name, []).append(lookup)
+    if stated is not None:
+        return {token.name: _stated(token, inputs, direct) for token in stated}
+    if not direct:
+        raise TokenInputError(_nothing_inferred(inputs, derived))
+    return {name: _inferred(lookups) for name, lookups in direct.items() if _is_integer(inputs[name])}
+
+
+def _is_integer(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype in _INTEGERS
+
+
+def table_lookups(graph: Graph) -> list[TableLookup]:
+    """Every read of a table of known length, in graph order."""
+    found: list[TableLookup] = []
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is aten.embedding.default:
+            weight, index = node.args[0], node.args[1]
+            found.append(TableLookup(node, index, int(weight.meta["val"].shape[0])))
+        elif node.target is aten.index_select.default or node.target is aten.gather.default:
+            table, dim, index = node.args[:3]
+            found += _indexed(node, [(dim, index)], table)
+        elif node.target is aten.index.Tensor:
+            table, indices = node.args[:2]
+            found += _indexed(node, enumerate(indices), table)
+        elif node.target is aten.one_hot.default:
+            found.append(TableLookup(node, node.args[0], int(schema_arguments(node)["num_classes"])))
+    return [lookup for lookup in found if lookup.rows > 0]
+
+
+def _indexed(node: Node, indices: Iterable[tuple[int, Node | None]], table: Node) -> list[TableLookup]:
+    """The lookups of one indexing operation along dimensions of static size."""
+    sizes = table.meta["val"].shape
+    pairs = [(static_size(sizes[dim]), index) for dim, index in indices if index is not None]
+    return [TableLookup(node, index, rows) for rows, index in pairs if rows is not None]
+
+
+def _origins(graph: Graph) -> dict[Node, tuple[frozenset[str], bool]]:
+    """For each node: the inputs it is computed from, and whether every step on the way was shape-only."""
+    result: dict[Node, tuple[frozenset[str], bool]] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            result[node] = frozenset({node.name}), True
+            continue
+        tensors = [result[o] for o in node.all_input_nodes if isinstance(o.meta.get("val"), torch.Tensor)]
+        names = frozenset[str]().union(*(origin for origin, _ in tensors))
+        shape_only = node.target in _SHAPE_ONLY and _is_integer(node) and all(same for _, same in tensors)
+        result[node] = names, shape_only
+    return result
+
+
+def _inferred(lookups: list[TableLookup]) -> Domain:
+    smallest = min(lookups, key=lambda lookup: lookup.rows)
+    return Domain(smallest.rows, False, f"rows of the smallest table it indexes, {smallest}")
+
+
+def _stated(token: TokenInput, inputs: dict[str, Node], direct: dict[str, list[TableLookup]]) -> Domain:
+    node = inputs.get(token.name)
+    if node is None or not _is_integer(node):
+        known = [name for name, candidate in inputs.items() if _is_integer(candidate)]
+        what = "is not an integer tensor" if node is not None else "is not an input"
+        raise TokenInputError(f"TokenInput {token.name!r} {what} of the captured graph; integer inputs: {known}")
+    lookups = direct.get(token.name, [])
+    if token.domain is None:
+        if not lookups:
+            raise TokenInputError(f"TokenInput {token.name!r} indexes no table directly, so state its domain: domain=…")
+        return _inferred(lookups)
+    if lookups and token.domain > (smallest := _inferred(lookups)).size:
+        raise TokenInputError(
+            f"TokenInput {token.name!r} states a domain of {token.domain} ids, but {smallest.because} holds {smallest.size}"
+        )
+    return Domain(token.domain, True, "stated")
+
+
+def _nothing_inferred(inputs: dict[str, Node], derived: dict[str, list[TableLookup]]) -> str:
+    candidates = [
+        f"{name} (reaches {', '.join(map(str, lookups))} through operations that change its value)"
+        for name, lookups in derived.items()
+        if _is_integer(inputs[name])
+    ]
+    others = [name for name, node in inputs.items() if _is_integer(node) and name not in derived]
+    if candidates:
+        return (
+            f"which input carries token ids is ambiguous; candidates: {'; '.join(candidates)}. "
+            "State it: tokens=[foldfx.TokenInput(name, domain=…)]"
+        )
+    return (
+        f"no integer input indexes a table through shape-only operations; integer inputs: {others or 'none'}. "
+        "State it: tokens=[foldfx.TokenInput(name, domain=…)]"
+    )

@@ -1,0 +1,31 @@
+"""Every exception foldfx raises on purpose. All derive from `FoldfxError`, so one `except` catches them."""
+
+from __future__ import annotations
+
+
+class FoldfxError(Exception):
+    """Base class: the message says what was found, where, and what to do."""
+
+
+class CaptureError(FoldfxError):
+    """The model cannot be captured faithfully (training mode, hooks, lost attribute writes, unsupported state)."""
+
+
+class TokenInputError(FoldfxError):
+    """The token inputs or their domains are ambiguous, unknown or stated wrongly."""
+
+
+class ExampleError(FoldfxError):
+    """An example is missing, malformed, or does not fit the captured program."""
+
+
+class PassError(FoldfxError):
+    """A pass left the working copy malformed; its transaction was discarded."""
+
+
+class LoweringError(FoldfxError):
+    """A semantic node found no provider, or a required provider declined it."""
+
+
+class TokenRankError(FoldfxError, ValueError):
+    """Token ids arrived with a number of dimensions the program was not verified for."""

@@ -1,0 +1,1 @@
+"""Small trained models to fold, with their weights taken from pinned PyPI packages."""

@@ -1,0 +1,66 @@
+"""The reference provider: plain ATen, so that a folded program exports and runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..runtime.lookup import LOOKUP
+from .provider import Declined
+
+aten = torch.ops.aten
+
+
+class Reference:
+    """Takes every semantic operation of foldfx."""
+
+    name = "reference"
+
+    def lower(self, module: GraphModule, node: Node) -> str | Declined:
+        """Replace `node` by ATen calls with the same values, exceptions included."""
+        lowering = _LOWERINGS.get(node.target)
+        if lowering is None:
+            return Declined(f"no reference lowering for {node.target}")
+        with module.graph.inserting_before(node):
+            new, kernel = lowering(module, node)
+        new.meta.update(node.meta)
+        node.replace_all_uses_with(new)
+        module.graph.erase_node(node)
+        return kernel
+
+
+def _call(module: GraphModule, like: Node, target: Any, args: Sequence[Any], value: torch.Tensor | None = None) -> Node:
+    node = module.graph.call_function(target, tuple(args))
+    node.meta.update(like.meta)
+    if value is not None:
+        node.meta["val"] = value
+    return node
+
+
+def _lookup(module: GraphModule, node: Node) -> tuple[Node, str]:
+    table, ids, bounds = node.args
+    assert isinstance(table, Node) and isinstance(ids, Node)
+    if bounds == "embedding":
+        return _call(module, node, aten.embedding.default, (table, ids)), "aten.embedding"
+    if bounds == "index":
+        return _call(module, node, aten.index.Tensor, (table, [ids])), "aten.index"
+    return _gather(module, node, table, ids), "aten.gather"
+
+
+def _gather(module: GraphModule, node: Node, table: Node, ids: Node) -> Node:
+    """Raises RuntimeError for ids outside the table, where embedding and index raise IndexError."""
+    rows, index = table.meta["val"], ids.meta["val"]
+    width = rows.shape[1]
+    flat = _call(module, node, aten.reshape.default, (ids, [-1, 1]), index.reshape(-1, 1))
+    spread = _call(module, node, aten.expand.default, (flat, [-1, width]), flat.meta["val"].expand(-1, width))
+    read = _call(module, node, aten.gather.default, (table, 0, spread), rows.gather(0, spread.meta["val"].long()))
+    sizes: list[int | Node] = []
+    for dim, size in enumerate(index.shape):
+        sizes.append(size if isinstance(size, int) else _call(module, node, aten.sym_size.int, (ids, dim), size))
+    return _call(module, node, aten.reshape.default, (read, [*sizes, width]))
+
+
+_LOWERINGS: dict[Any, Callable[[GraphModule, Node], tuple[Node, str]]] = {LOOKUP: _lookup}

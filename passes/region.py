@@ -1,0 +1,153 @@
+"""The token-only region of one token input: which values it holds, how wide their rows are, what they are made of."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch.fx import Node
+
+from ..analysis.facts import Facts
+from ..analysis.program import Program
+from ..analysis.rows import Rows, is_static
+from ..analysis.rules import MOVES, RULES, Call
+from ..analysis.tokens import TableLookup, table_lookups
+from ..runtime.lookup import LOOKUP
+
+aten = torch.ops.aten
+
+_SPLITS = (aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+
+# What an id outside the table does, by the operation that reads it, in the terms of `runtime.BOUNDS`.
+_BOUNDS = {
+    aten.embedding.default: "embedding",
+    aten.index_select.default: "embedding",
+    aten.index.Tensor: "index",
+    aten.gather.default: "gather",
+    aten.one_hot.default: "gather",
+}
+
+STORED_READS = (aten.embedding.default, aten.index_select.default, aten.index.Tensor, LOOKUP)
+"""Operations that, on stored state and the ids alone, are a table read already."""
+
+
+@RULES.rule(LOOKUP)
+def lookup(call: Call) -> Rows:
+    """foldfx::lookup is row-local like the embedding it generalises."""
+    return call.operand("ids").rows + call.operand("table").rows[1:]
+
+
+class RegionError(Exception):
+    """The region cannot be run or tabulated; the text says why. A pass turns it into a refusal."""
+
+
+def moved(node: Node) -> Node | None:
+    """The operand of which `node` is a mere rearrangement, or None where it computes."""
+    source = None
+    if node.target is operator.getitem:
+        parent = node.args[0]
+        if isinstance(parent, Node) and parent.target in _SPLITS:
+            source = parent.args[0]
+    elif node.target in MOVES:
+        source = node.args[0]
+    return source if isinstance(source, Node) else None
+
+
+def unmoved(node: Node) -> Node:
+    """The value that `node` rearranges, through any number of moves; `node` itself where it computes."""
+    while (source := moved(node)) is not None:
+        node = source
+    return node
+
+
+def is_metadata_check(node: Node) -> bool:
+    """A check of dtype, device or layout: the traced metadata proves it, so it keeps no value alive."""
+    return node.target is aten._assert_tensor_metadata.default
+
+
+def is_size(node: Node) -> bool:
+    """A number or symbol rather than a tensor (or tuple of tensors)."""
+    return not isinstance(node.meta.get("val"), torch.Tensor | list | tuple)
+
+
+def ancestors(nodes: Iterable[Node]) -> set[Node]:
+    """`nodes` and every value they are computed from; sizes are not followed."""
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(operand for operand in node.all_input_nodes if not is_size(operand))
+    return found
+
+
+@dataclass(frozen=True)
+class Region:
+    """The values of a program that depend on one token input alone.
+
+    Attributes:
+        program: the captured program.
+        facts: its dependence facts.
+        ids: the placeholder of the token input.
+    """
+
+    program: Program
+    facts: Facts
+    ids: Node
+
+    @property
+    def domain(self) -> int:
+        """The number of ids, V."""
+        return self.program.tokens[self.ids.name].size
+
+    def contains(self, node: Node) -> bool:
+        """Whether the value depends on this token input and nothing else; constants are not part of it."""
+        fact = self.facts.get(node)
+        return fact is not None and fact.token_only and fact.tokens == (self.ids.name,)
+
+    def values(self) -> Iterator[Node]:
+        """Tensor values of the region, in graph order, the ids themselves included."""
+        return (node for node in self.facts if self.contains(node) and self.facts[node].rows is not None)
+
+    def rows(self, node: Node) -> Rows:
+        """The layout of one of its values."""
+        rows = self.facts[node].rows
+        assert rows is not None, node
+        return rows
+
+    def width(self, node: Node) -> int:
+        """How many elements a value holds for one id."""
+        return int(sympy.Mul(*(atom.size for dim in self.rows(node) for atom in dim if is_static(atom))))
+
+    def is_trailing(self, node: Node) -> bool:
+        """Laid out [*ids.shape, width] or [*ids.shape]: what a lookup yields as it stands."""
+        rows, ids = self.rows(node), self.rows(self.ids)
+        return rows[: len(ids)] == ids and len(rows) - len(ids) in (0, 1)
+
+    def row_bytes(self, node: Node) -> int:
+        """Bytes a value holds for one id."""
+        return self.width(node) * int(node.meta["val"].element_size())
+
+    def bounds(self, nodes: Iterable[Node]) -> str:
+        """What ids outside the domain do in the values `nodes`, in the terms of `runtime.BOUNDS`.
+
+        Raises:
+            RegionError: the lookups they are made of raise exceptions of different classes.
+        """
+        inside = ancestors(nodes)
+        lookups = [each for each in table_lookups(self.program.graph) if each.node in inside and self.contains(each.index)]
+        kinds = {_BOUNDS[each.node.target] for each in lookups}
+        if "gather" in kinds and kinds != {"gather"}:
+            names = ", ".join(each.node.name for each in lookups)
+            raise RegionError(f"the lookups {names} raise different exceptions for ids outside the domain")
+        if kinds == {"index"} and not all(self._wraps_alike(each) for each in lookups):
+            return "embedding"
+        return kinds.pop() if len(kinds) == 1 else "embedding"
+
+    def _wraps_alike(self, lookup: TableLookup) -> bool:
+        """Negative ids count from the end of the domain, in this lookup as in a table over the domain."""
+        return lookup.rows == self.domain and unmoved(lookup.index) is self.ids

@@ -1,0 +1,109 @@
+"""Runs part of a region on ids of one's own choosing: how tables are built, and what they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import Node
+
+from .._torch import size_expression
+from ..analysis.rows import TokenAxis
+from .region import Region, RegionError, ancestors, is_size
+
+
+class RegionRunner:
+    """Evaluates values of a region, operation by operation as traced, for ids of any shape the operations allow.
+
+    Args:
+        region: the region.
+        wanted: the values to return; what they do not need is not run, and is freed as soon as it is used up.
+    """
+
+    def __init__(self, region: Region, wanted: Sequence[Node]) -> None:
+        self.region = region
+        self.wanted = list(wanted)
+        needed = ancestors(self.wanted)
+        self._constants: dict[Node, Any] = {}
+        self._steps: list[tuple[Node, list[Node]]] = []
+        last_reader = {operand: node for node in region.facts if node in needed for operand in node.all_input_nodes}
+        for node in region.facts:
+            if node not in needed or node is region.ids:
+                continue
+            if region.facts[node].constant and self._is_fixed(node):
+                with torch.no_grad():
+                    self._constants[node] = self._evaluate(node, self._constants, {})
+                continue
+            done = [o for o in node.all_input_nodes if last_reader[o] is node and o not in self._constants and o not in self.wanted]
+            self._steps.append((node, done))
+
+    def __call__(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        """The wanted values for `ids`, as the traced operations lay them out; no gradients.
+
+        Raises:
+            RegionError: an operation needs a size that the shape of `ids` does not give.
+        """
+        symbols = self._symbols(ids)
+        values: dict[Node, Any] = {self.region.ids: ids, **self._constants}
+        with torch.no_grad():
+            for node, done in self._steps:
+                values[node] = self._evaluate(node, values, symbols)
+                for operand in done:
+                    values.pop(operand, None)
+        return [values[node] for node in self.wanted]
+
+    def rows(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        """The wanted values as [ids.numel(), width]: one row an id, in the ids' order, features in the value's order.
+
+        Raises:
+            RegionError: as above, or a value does not have the shape that its layout says.
+        """
+        return [self._as_rows(node, value, ids) for node, value in zip(self.wanted, self(ids), strict=True)]
+
+    def _as_rows(self, node: Node, value: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        width = self.region.width(node)
+        if ids.dim() != self.region.ids.meta["val"].dim():
+            if not self.region.is_trailing(node) or value.shape[: ids.dim()] != ids.shape or value.numel() != ids.numel() * width:
+                raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(ids.shape)}")
+            return value.reshape(ids.numel(), width)
+        atoms = [atom for dim in self.region.rows(node) for atom in dim]
+        places = [None if not isinstance(atom, TokenAxis) else self._axis(atom) for atom in atoms]
+        sizes = [int(atom.size) if place is None else ids.shape[place] for atom, place in zip(atoms, places, strict=True)]
+        order = sorted((p, i) for i, p in enumerate(places) if p is not None)
+        features = [i for i, p in enumerate(places) if p is None]
+        return value.reshape(sizes).permute(*(i for _, i in order), *features).reshape(ids.numel(), width)
+
+    def _axis(self, atom: TokenAxis) -> int:
+        return next(dim for name, dim in atom.axes if name == self.region.ids.name)
+
+    def _is_fixed(self, node: Node) -> bool:
+        """The same for ids of every shape: no operand is a symbolic size, or made with one."""
+        tensors = [operand for operand in node.all_input_nodes if not isinstance(operand.meta.get("val"), int | float)]
+        return all(operand in self._constants for operand in tensors)
+
+    def _symbols(self, ids: torch.Tensor) -> dict[sympy.Expr, int]:
+        traced = self.region.ids.meta["val"].shape
+        return dict(zip(map(size_expression, traced), ids.shape, strict=True)) if len(traced) == ids.dim() else {}
+
+    def _evaluate(self, node: Node, values: dict[Node, Any], symbols: dict[sympy.Expr, int]) -> Any:
+        if node.op == "get_attr":
+            return attrgetter(str(node.target))(self.region.program.module)
+
+        def value(argument: Node) -> Any:
+            return _size(argument, symbols) if is_size(argument) else values[argument]
+
+        target: Callable[..., Any] = node.target  # type: ignore[assignment]
+        return target(*torch.fx.node.map_arg(node.args, value), **torch.fx.node.map_arg(node.kwargs, value))
+
+
+def _size(node: Node, symbols: dict[sympy.Expr, int]) -> Any:
+    value = node.meta["val"]
+    if not isinstance(value, torch.SymInt):
+        return value
+    expression = size_expression(value).subs(symbols)
+    if not expression.is_Integer:
+        raise RegionError(f"{node.name} is the size {value}, which the shape of the ids does not give")
+    return int(expression)

@@ -1,0 +1,117 @@
+"""Structure: the hash that says whether a graph changed, and the checks every transaction must pass."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from .._torch import fake_mode_of, is_overload, size_expression, storage_key
+from ..errors import PassError
+
+
+ORIGINS = "foldfx_origins"
+"""`node.meta` key of every node a pass adds: (pass name, names of the nodes it stands for)."""
+
+
+def structural_hash(module: GraphModule) -> str:
+    """SHA-256 of the graph: operations, typed literals, edges, result metadata, and which tensors the state holds.
+
+    `1`, `1.0`, `True`, `-0.0` and NaN are all different. Names of values do not count, names of state do.
+    """
+    number = {node: place for place, node in enumerate(module.graph.nodes)}
+    digest = hashlib.sha256()
+    for node in module.graph.nodes:
+        target = node.target if node.op in ("get_attr", "placeholder", "call_module") else str(node.target)
+        line = (node.op, target, _literal(node.args, number), _literal(node.kwargs, number), _metadata(node.meta.get("val")))
+        digest.update(repr(line).encode())
+    for name, tensor in sorted(module.state_dict(keep_vars=True).items()):
+        digest.update(repr((name, storage_key(tensor), tensor.storage_offset(), tuple(tensor.shape), str(tensor.dtype))).encode())
+    return digest.hexdigest()
+
+
+def _literal(value: Any, number: dict[Node, int]) -> Any:
+    if isinstance(value, Node):
+        return ("node", number[value])
+    if isinstance(value, dict):
+        return tuple((str(key), _literal(item, number)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(_literal(item, number) for item in value)
+    if isinstance(value, slice):
+        return ("slice", *(_literal(part, number) for part in (value.start, value.stop, value.step)))
+    return (type(value).__name__, repr(value))
+
+
+def _metadata(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), str(value.device), tuple(map(str, value.shape)), tuple(map(str, value.stride()))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_metadata, value))
+    return type(value).__name__, str(value)
+
+
+def verify_structure(module: GraphModule) -> None:
+    """Check a graph a pass has left behind.
+
+    Raises:
+        PassError: fx lint fails, a read has no state behind it, or the recorded metadata of a value that a pass
+            added (or that reads such a value) is not what its operation yields.
+    """
+    try:
+        module.graph.lint()
+    except RuntimeError as error:
+        raise PassError(f"the graph is malformed: {error}") from error
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and not _has_state(module, str(node.target)):
+            raise PassError(f"{node.name} reads state {node.target!r}, which the module does not hold")
+        if node.op == "call_function" and any(ORIGINS in near.meta for near in (node, *node.all_input_nodes)):
+            _verify_metadata(node)
+
+
+def _has_state(module: GraphModule, name: str) -> bool:
+    path, _, leaf = name.rpartition(".")
+    return path in {"", *dict(module.named_modules())} and hasattr(module.get_submodule(path), leaf)
+
+
+def _verify_metadata(node: Node) -> None:
+    recorded = node.meta.get("val")
+    if not is_overload(node.target):
+        return
+    if recorded is None:
+        if node.target._schema.returns:
+            raise PassError(f"{node.name} carries no traced value; create nodes through passes.builder.Builder")
+        return
+    if isinstance(recorded, torch.Tensor) and not node.target._schema.is_mutable:
+        found = recompute(node)
+        if _shape_of(found) != _shape_of(recorded):
+            raise PassError(f"{node.name} records {_shape_of(recorded)}, its operation yields {_shape_of(found)}")
+
+
+def recompute(node: Node) -> Any:
+    """The fake value of a node, from the recorded values of its operands."""
+
+    def value(argument: Any) -> Any:
+        return argument.meta["val"] if isinstance(argument, Node) else argument
+
+    args = torch.fx.node.map_arg(node.args, value)
+    kwargs = torch.fx.node.map_arg(node.kwargs, value)
+    target: Callable[..., Any] = node.target  # type: ignore[assignment]
+    with fake_mode_of(_first_fake(node)):
+        return target(*args, **kwargs)
+
+
+def _first_fake(node: Node) -> torch.Tensor:
+    for candidate in (*node.all_input_nodes, node):
+        value = candidate.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            return value
+    raise PassError(f"{node.name} has no tensor operand and no traced value")
+
+
+def _shape_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), [size_expression(size) for size in value.shape]
+    return [_shape_of(part) for part in value] if isinstance(value, (list, tuple)) else type(value)
