@@ -17,7 +17,7 @@ from torch.fx import Node
 from .._torch import is_mutable, is_overload, size_expression, static_size
 from .facts import CONTEXT, LENGTH, POSITION, Because, Fact, Facts, Source, token
 from .program import Program
-from .rows import LayoutMismatch, Rows, axis, extent, feature, show, token_axes
+from .rows import LayoutMismatch, Rows, axis, extent, feature, one_row_each, show, token_axes
 from .rules import FACTORIES, SIZES_ONLY_SHAPE, Call, NotRowLocal, Overload, rule_for
 from .rules.table import Rule
 
@@ -33,7 +33,7 @@ class _Interpreter:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.facts: dict[Node, Fact] = {}
-        self.axes: dict[str, list[tuple[str, int]]] = {}
+        self.axes: dict[str, set[tuple[str, int]]] = {}
 
     def run(self) -> dict[Node, Fact]:
         for node in self.program.graph.nodes:
@@ -50,7 +50,7 @@ class _Interpreter:
         if node.name in self.program.effects.mutated_inputs:
             return _lost("input", f"token input {node.target} is written by the program", (), {CONTEXT})
         rows = tuple(axis(node.name, place, size_expression(size)) for place, size in enumerate(value.shape))
-        self.axes[node.name] = token_axes(rows)
+        self.axes[node.name] = set(token_axes(rows))
         return Fact(frozenset({token(node.name)}), rows, Because("input", f"token ids, domain {domain}"))
 
     def _get_attr(self, node: Node) -> Fact:
@@ -104,6 +104,9 @@ class _Interpreter:
     def _apply(self, rule: Rule, node: Node, parents: tuple[Node, ...], sources: frozenset[Source]) -> Fact:
         try:
             result = rule(Call(node, self.facts))
+            values = result if isinstance(node.meta["val"], (list, tuple)) else [result]
+            because = Because(rule.__name__, f"{node.target} sees one row at a time (rule {rule.__name__})", parents)
+            return self._proved(node, list(values), parents, sources, because)  # type: ignore[arg-type]
         except NotRowLocal as refusal:
             return self._refused(node, parents, str(refusal), refusal.adds)
         except LayoutMismatch as mismatch:
@@ -111,9 +114,6 @@ class _Interpreter:
             return self._refused(node, parents, f"{node.target}: {mismatch}", adds)
         except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as defect:
             return self._refused(node, parents, f"the rule for {node.target} failed ({defect!r}); please report this")
-        values = result if isinstance(node.meta["val"], (list, tuple)) else [result]
-        because = Because(rule.__name__, f"{node.target} sees one row at a time (rule {rule.__name__})", parents)
-        return self._proved(node, list(values), parents, sources, because)  # type: ignore[arg-type]
 
     def _proved(
         self, node: Node, values: list[Rows], parents: tuple[Node, ...], sources: frozenset[Source], because: Because
@@ -124,8 +124,9 @@ class _Interpreter:
             if [extent(dim) for dim in rows] != traced:
                 text = f"the rule for {node.target} lays it out {show(rows)}, traced {traced}; please report this"
                 return self._refused(node, parents, text)
-            if 0 not in traced and sorted(token_axes(rows)) != sorted(pair for source in sources for pair in self.axes[source.name]):
-                text = f"{node.target}: {show(rows)} does not hold every token axis once; please report this"
+            expected = set[tuple[str, int]]().union(*(self.axes[source.name] for source in sources))
+            if 0 not in traced and set(token_axes(one_row_each(rows))) != expected:
+                text = f"{node.target}: {show(rows)} does not hold every token axis; please report this"
                 return self._refused(node, parents, text)
         if isinstance(node.meta["val"], torch.Tensor):
             return Fact(sources, values[0], because)

@@ -2,32 +2,42 @@
 
 Every dimension of a value is an ordered product of *atoms*, outermost first. An atom is
 
-* `TokenAxis`: one axis of one or more token inputs; index `r` along it is the row of id `ids[.., r, ..]`;
+* `TokenAxis`: an axis of one or more token inputs, or one digit of the index along it: steps of `stride` rows;
 * `Feature`: a static extent along which the value may vary;
 * `Uniform`: an extent, static or symbolic, along which the value does not vary (a broadcast).
 
 Atoms of size one are dropped: a dimension of size one is the empty product. A view regroups the flat sequence of
-atoms; features may split, token axes may not. An operation on several values needs dimension by dimension equal
+atoms and splits them where it must; a token axis so split is still one token for each combination of its digits. An operation on several values needs dimension by dimension equal
 atoms, or a broadcast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
 
 @dataclass(frozen=True)
 class TokenAxis:
-    """An axis of token ids; `axes` holds (input name, dimension) pairs that run along it together."""
+    """An axis of token ids, or one digit of the index along it.
+
+    Attributes:
+        axes: the (input name, dimension) pairs that run along it together.
+        size: its extent.
+        whole: the extent of the full axis.
+        stride: how many rows of the axis one step moves; 1 for a full axis and for the innermost digit.
+    """
 
     axes: frozenset[tuple[str, int]]
     size: sympy.Expr
+    whole: sympy.Expr
+    stride: sympy.Expr = sympy.Integer(1)
 
     def __str__(self) -> str:
-        return "·".join(f"{name}[{dim}]" for name, dim in sorted(self.axes))
+        name = "·".join(f"{name}[{dim}]" for name, dim in sorted(self.axes))
+        return name if self.size == self.whole else f"{self.size} of {name} in steps of {self.stride}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ Rows = tuple[Dim, ...]
 
 
 class LayoutMismatch(Exception):
-    """Two layouts cannot be brought together, or a view would cut through a token axis; the text says which.
+    """Two layouts cannot be brought together, or a view does not divide them; the text says which.
 
     `position` is true where one operand varies along a token axis, so the result depends on the position as well.
     """
@@ -73,7 +83,7 @@ def extent(dim: Sequence[Atom]) -> sympy.Expr:
 
 
 def axis(name: str, dim: int, size: sympy.Expr) -> Dim:
-    return () if size == 1 else (TokenAxis(frozenset({(name, dim)}), size),)
+    return () if size == 1 else (TokenAxis(frozenset({(name, dim)}), size, size),)
 
 
 def feature(size: sympy.Expr) -> Dim:
@@ -106,9 +116,14 @@ def row_local(dim: Dim) -> bool:
     return all(is_static(atom) for atom in dim)
 
 
-def token_axes(rows: Rows) -> list[tuple[str, int]]:
-    """Every (input, dimension) in the order it occurs, repeats included."""
-    return [pair for dim in rows for atom in dim if isinstance(atom, TokenAxis) for pair in sorted(atom.axes)]
+def token_axes(rows: Rows) -> dict[tuple[str, int], list[TokenAxis]]:
+    """The atoms of every (input, dimension) that occurs, in the order they occur."""
+    found: dict[tuple[str, int], list[TokenAxis]] = {}
+    for dim in rows:
+        for atom in dim:
+            for pair in atom.axes if isinstance(atom, TokenAxis) else ():
+                found.setdefault(pair, []).append(atom)
+    return found
 
 
 def _quotient(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | None:
@@ -125,10 +140,12 @@ def _quotient(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | No
 
 
 def _split(atom: Atom, outer: sympy.Expr) -> tuple[Atom, Atom] | None:
-    """`atom` as an outer part of the given size and the rest; token axes do not split."""
+    """`atom` as an outer part of the given size and the rest, or None where it does not divide."""
     rest = _quotient(atom.size, outer)
-    if isinstance(atom, TokenAxis) or rest is None:
+    if rest is None:
         return None
+    if isinstance(atom, TokenAxis):
+        return replace(atom, size=outer, stride=atom.stride * rest), replace(atom, size=rest)
     return type(atom)(outer), type(atom)(rest)
 
 
@@ -136,7 +153,7 @@ def regroup(rows: Rows, sizes: Sequence[sympy.Expr]) -> Rows:
     """The layout after a view to `sizes`: the flat sequence of atoms dealt out again.
 
     Raises:
-        LayoutMismatch: a target dimension would hold a part of a token axis or of a symbolic extent.
+        LayoutMismatch: the sizes do not divide, as far as their symbols tell.
     """
     left: list[Atom] = [atom for dim in rows for atom in dim]
     result: list[Dim] = []
@@ -158,9 +175,26 @@ def regroup(rows: Rows, sizes: Sequence[sympy.Expr]) -> Rows:
             dim.append(parts[0])
             left[0] = parts[1]
             missing = sympy.Integer(1)
-        result.append(tuple(dim))
+        result.append(_merged(dim))
     if left:
         raise LayoutMismatch(f"a view to {list(sizes)} leaves part of {show(rows)}")
+    return tuple(result)
+
+
+def _merged(dim: Sequence[Atom]) -> Dim:
+    """Neighbouring digits of one token axis put together again."""
+    result: list[Atom] = []
+    for atom in dim:
+        outer = result[-1] if result else None
+        if (
+            isinstance(atom, TokenAxis)
+            and isinstance(outer, TokenAxis)
+            and outer.axes == atom.axes
+            and outer.stride == atom.stride * atom.size
+        ):
+            result[-1] = replace(atom, size=outer.size * atom.size)
+        else:
+            result.append(atom)
     return tuple(result)
 
 
@@ -172,8 +206,8 @@ def _join_atoms(one: Atom, other: Atom) -> Atom:
         return other
     if isinstance(one, TokenAxis) and isinstance(other, TokenAxis):
         union = one.axes | other.axes
-        if len({name for name, _ in union}) == len(union):
-            return TokenAxis(union, one.size)
+        if len({name for name, _ in union}) == len(union) and (one.whole, one.stride) == (other.whole, other.stride):
+            return replace(one, axes=union)
         raise LayoutMismatch(f"token axes {one} and {other} meet in one dimension: different tokens in one row")
     varying, token = (one, other) if isinstance(one, Feature) else (other, one)
     raise LayoutMismatch(f"an operand varies ({varying} values) along token axis {token}", position=True)
@@ -201,7 +235,7 @@ def join_dims(one: Dim, other: Dim) -> Dim:
             raise LayoutMismatch(f"{show((one,))} and {show((other,))} do not line up")
     if left or right:
         raise LayoutMismatch(f"{show((one,))} and {show((other,))} differ in size")
-    return tuple(joint)
+    return _merged(joint)
 
 
 def broadcast(layouts: Sequence[Rows]) -> Rows:
@@ -222,10 +256,14 @@ def one_row_each(rows: Rows) -> Rows:
     """`rows` unchanged.
 
     Raises:
-        LayoutMismatch: a token axis occurs twice, so one element would see two tokens of one input.
+        LayoutMismatch: a token axis (or a digit of it) occurs twice, so one element would see two tokens of one input.
     """
-    seen = token_axes(rows)
-    for pair in seen:
-        if seen.count(pair) > 1:
-            raise LayoutMismatch(f"token axis {pair[0]}[{pair[1]}] occurs twice in {show(rows)}: two tokens in one value")
+    for (name, dim), atoms in token_axes(rows).items():
+        reached = sympy.Integer(1)
+        for atom in sorted(atoms, key=lambda atom: sympy.default_sort_key(atom.stride)):
+            if atom.stride != reached:
+                raise LayoutMismatch(f"token axis {name}[{dim}] occurs twice in {show(rows)}: two tokens in one value")
+            reached = sympy.expand(reached * atom.size)
+        if reached != sympy.expand(atoms[0].whole):
+            raise LayoutMismatch(f"token axis {name}[{dim}] is not whole in {show(rows)}")
     return rows

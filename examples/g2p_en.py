@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from .checkpoints import G2P_EN, fetch, restore
+from foldfx.examples.checkpoints import G2P_EN, fetch, restore
 
 GRAPHEMES = ("<pad>", "<unk>", "</s>", *string.ascii_lowercase)
 # fmt: off

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .checkpoints import MAGIKA, fetch, restore
+from foldfx.examples.checkpoints import MAGIKA, fetch, restore
 
 BYTES = 2048
 BYTE_VALUES = 257

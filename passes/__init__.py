@@ -1,0 +1,28 @@
+"""Passes, the pass manager, and verification. One pass a file."""
+
+from .compare import Figures, Limits
+from .context import Fuel, Pass, PassContext, PassResult
+from .evidence import LayoutEvidence, Verdict, Verification
+from .fold_tokens import FoldTokens
+from .outcome import Outcome, Status
+from .pipeline import Pipeline, Run
+from .rewrite import Rewrite, Table
+
+__all__ = [
+    "Figures",
+    "FoldTokens",
+    "Fuel",
+    "LayoutEvidence",
+    "Limits",
+    "Outcome",
+    "Pass",
+    "PassContext",
+    "PassResult",
+    "Pipeline",
+    "Rewrite",
+    "Run",
+    "Status",
+    "Table",
+    "Verdict",
+    "Verification",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from ..analysis.facts import Facts
 from ..analysis.program import Program
-from ..analysis.rows import Rows, is_static
+from ..analysis.rows import Atom, Rows, TokenAxis, is_static
 from ..analysis.rules import MOVES, RULES, Call
 from ..analysis.tokens import TableLookup, table_lookups
 from ..runtime.lookup import LOOKUP
@@ -122,6 +122,21 @@ class Region:
     def width(self, node: Node) -> int:
         """How many elements a value holds for one id."""
         return int(sympy.Mul(*(atom.size for dim in self.rows(node) for atom in dim if is_static(atom))))
+
+    def token_order(self, atoms: Sequence[Atom]) -> list[int]:
+        """The places of the token axes among `atoms`, in the order of the ids' own dimensions, outer digits first.
+
+        Raises:
+            RegionError: an axis of symbolic length is split.
+        """
+        found = []
+        for place, atom in enumerate(atoms):
+            if isinstance(atom, TokenAxis):
+                if not atom.stride.is_Integer:
+                    raise RegionError(f"a view splits a token axis of {self.ids.name} of symbolic length {atom.whole}")
+                dim = next(dim for name, dim in atom.axes if name == self.ids.name)
+                found.append((dim, -int(atom.stride), place))
+        return [place for _, _, place in sorted(found)]
 
     def is_trailing(self, node: Node) -> bool:
         """Laid out [*ids.shape, width] or [*ids.shape]: what a lookup yields as it stands."""

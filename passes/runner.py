@@ -70,14 +70,10 @@ class RegionRunner:
                 raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(ids.shape)}")
             return value.reshape(ids.numel(), width)
         atoms = [atom for dim in self.region.rows(node) for atom in dim]
-        places = [None if not isinstance(atom, TokenAxis) else self._axis(atom) for atom in atoms]
-        sizes = [int(atom.size) if place is None else ids.shape[place] for atom, place in zip(atoms, places, strict=True)]
-        order = sorted((p, i) for i, p in enumerate(places) if p is not None)
-        features = [i for i, p in enumerate(places) if p is None]
-        return value.reshape(sizes).permute(*(i for _, i in order), *features).reshape(ids.numel(), width)
-
-    def _axis(self, atom: TokenAxis) -> int:
-        return next(dim for name, dim in atom.axes if name == self.region.ids.name)
+        symbols = self._symbols(ids)
+        sizes = [int(atom.size.subs(symbols)) for atom in atoms]
+        order = [*self.region.token_order(atoms), *(i for i, atom in enumerate(atoms) if not isinstance(atom, TokenAxis))]
+        return value.reshape(sizes).permute(order).reshape(ids.numel(), width)
 
     def _is_fixed(self, node: Node) -> bool:
         """The same for ids of every shape: no operand is a symbolic size, or made with one."""

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .._torch import is_mutable, is_overload, size_expression
-from ..analysis.rows import Atom, TokenAxis, is_static
+from ..analysis.rows import Atom, TokenAxis
 from ..runtime.lookup import LOOKUP
 from .builder import Builder
 from .region import Region, RegionError, is_metadata_check
@@ -45,12 +45,9 @@ def splice_lookup(copy: GraphModule, region: Region, value: Node, table: str, bo
 def _lay_out(build: Builder, region: Region, value: Node, ids: Node, looked_up: Node) -> Node:
     """[*ids.shape, width] → the value's own dimensions: view its atoms apart, permute them, view them together."""
     atoms: list[Atom] = [atom for dim in region.rows(value) for atom in dim]
-    token_places = {next(d for n, d in atom.axes if n == region.ids.name): i for i, atom in enumerate(atoms) if isinstance(atom, TokenAxis)}
-    sizes: dict[int, int | Node] = {i: int(atom.size) for i, atom in enumerate(atoms) if is_static(atom)}
-    for dim, place in token_places.items():
-        static = atoms[place].size
-        sizes[place] = int(static) if static.is_Integer else build.call(aten.sym_size.int, ids, dim)
-    apart = [token_places[dim] for dim in sorted(token_places)] + [i for i, atom in enumerate(atoms) if is_static(atom)]
+    sizes = [_size(build, region, ids, atom) for atom in atoms]
+    features = [place for place, atom in enumerate(atoms) if not isinstance(atom, TokenAxis)]
+    apart = [*region.token_order(atoms), *features]
     new = build.call(aten.view.default, looked_up, [sizes[place] for place in apart])
     if apart != sorted(apart):
         new = build.call(aten.permute.default, new, [apart.index(place) for place in range(len(atoms))])
@@ -61,6 +58,17 @@ def _lay_out(build: Builder, region: Region, value: Node, ids: Node, looked_up: 
         place += len(dim_atoms)
         shape.append(reduce(lambda a, b: _product(build, a, b), factors, 1))
     return build.call(aten.reshape.default, new, shape)
+
+
+def _size(build: Builder, region: Region, ids: Node, atom: Atom) -> int | Node:
+    """The extent of an atom as a number, or as the size of the ids it is."""
+    if atom.size.is_Integer:
+        return int(atom.size)
+    if not isinstance(atom, TokenAxis):
+        raise RegionError(f"{region.ids.name}: a value is broadcast along the symbolic length {atom.size}")
+    if atom.size != atom.whole:
+        raise RegionError(f"{region.ids.name}: a view splits a token axis of symbolic length {atom.whole}")
+    return build.call(aten.sym_size.int, ids, next(dim for name, dim in atom.axes if name == region.ids.name))
 
 
 def _product(build: Builder, one: int | Node, other: int | Node) -> int | Node:

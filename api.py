@@ -1,0 +1,153 @@
+"""The front door: `compile` and `analyze`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from ._torch import tree_flatten
+from .analysis.capture import DynamicShapes, capture
+from .analysis.dependence import analyze_program
+from .analysis.example import Example, as_examples
+from .analysis.facts import Facts
+from .analysis.provenance import where
+from .analysis.tokens import TokenInput
+from .inspection.report import Report
+from .passes.pipeline import Pipeline, Run
+from .passes.tabulate import Progress, silent
+
+Objective = Literal["storage"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `compile` returns.
+
+    Attributes:
+        module: the folded model, or the captured original where nothing was accepted; called like the example.
+        accepted: whether anything was folded and verified.
+        report: what was done, refused and shown.
+    """
+
+    module: GraphModule
+    accepted: bool
+    report: Report
+
+    @property
+    def status(self) -> str:
+        """`accepted`, `unchanged` or `rolled_back`."""
+        return str(self.report.data["status"])
+
+
+def compile(
+    model: nn.Module,
+    examples: Iterable[Example | tuple[Any, Any]],
+    *,
+    tokens: Iterable[TokenInput] | None = None,
+    objective: Objective = "storage",
+    pipeline: Pipeline | None = None,
+    dynamic: bool | DynamicShapes = True,
+    progress: Progress = silent,
+) -> Result:
+    """Fold what depends on the token id alone, verify complete outputs, and report.
+
+    Args:
+        model: in eval mode, without hooks; it is not changed. Parameters that stay are shared with the result.
+        examples: calls to compare complete outputs on, at least one. The one whose smallest size is largest is traced:
+            sizes of 0 and 1 would be specialised.
+        tokens: the inputs that carry token ids; None infers them.
+        objective: "storage": a rewrite must lower logical and backing bytes.
+        pipeline: the passes to run; None for the default ones.
+        dynamic: as in `capture`.
+        progress: called as (what, done, total) during long work.
+
+    Returns:
+        A result whose module is safe to use either way: refusals and rollbacks leave the original computation.
+
+    Raises:
+        CaptureError: the model cannot be captured faithfully.
+        TokenInputError: token inputs or domains are ambiguous or stated wrongly.
+        ExampleError: no examples, a malformed one, or one the model fails on.
+        ValueError: an unknown objective.
+    """
+    if objective != "storage":
+        raise ValueError(f"unknown objective {objective!r}; there is 'storage'")
+    calls = as_examples(examples)
+    traced = max(calls, key=_smallest_size)
+    program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
+    run = (pipeline or Pipeline()).run(program, calls, original=model, progress=progress)
+    return Result(run.program.module, run.accepted, Report(_report_data(run)))
+
+
+def analyze(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tokens: Iterable[TokenInput] | None = None,
+    dynamic: bool | DynamicShapes = True,
+) -> Facts:
+    """What every value of a model depends on; nothing is rewritten.
+
+    Args:
+        model, args, kwargs, tokens, dynamic: as in `capture`.
+
+    Returns:
+        The facts; `facts.explain(node)` prints a proof or a refusal with file:line.
+
+    Raises:
+        CaptureError, ExampleError, TokenInputError: as in `capture`.
+    """
+    return analyze_program(capture(model, args, kwargs, tokens=tokens, dynamic=dynamic))
+
+
+def _smallest_size(example: Example) -> int:
+    sizes = [size for leaf in _tensors(example) for size in leaf.shape]
+    return min(sizes, default=0)
+
+
+def _tensors(example: Example) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_flatten((example.args, dict(example.kwargs)))[0] if isinstance(leaf, torch.Tensor)]
+
+
+def _report_data(run: Run) -> dict[str, Any]:
+    return {
+        "status": run.status,
+        "tokens": {name: asdict(domain) for name, domain in run.captured.tokens.items()},
+        "storage": {"before": asdict(run.before), "after": asdict(run.after)},
+        "outcomes": [outcome.to_dict() for outcome in run.outcomes],
+        "rewrites": [
+            {
+                "pass": rewrite.pass_name,
+                "input": rewrite.region.ids.name,
+                "tables": [
+                    {"value": table.value.name, "at": where(table.value), "state": table.state} for table in rewrite.tables
+                ],
+                "removed": list(rewrite.removed),
+                "bytes_before": rewrite.bytes_before,
+                "bytes_after": rewrite.bytes_after,
+            }
+            for rewrite in run.rewrites
+        ],
+        "kernels": [asdict(claim) for claim in run.claims],
+        "blockers": blockers(analyze_program(run.captured)),
+        "verification": run.verification.to_dict(),
+        "specialised": [asdict(each) for each in run.captured.specialised],
+        "dynamic": dict(run.captured.dynamic),
+    }
+
+
+def blockers(facts: Facts) -> list[str]:
+    """Where token-only values end: one sentence for each operation that stops them, in graph order."""
+    found = []
+    for node in facts:
+        fact = facts[node]
+        lost = not (fact.token_only or fact.constant) and fact.because.rule == "refused"
+        if lost and any(facts[operand].token_only for operand in node.all_input_nodes):
+            found.append(f"{node.name} ({where(node)}): {fact.because.text}")
+    return found

@@ -1,0 +1,218 @@
+"""The command line: `foldfx analyze | compile | demo`.
+
+JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
+that was rolled back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bars
+from safetensors.torch import load_model
+from torch import nn
+
+from .analysis.example import Example, as_examples
+from .analysis.tokens import TokenInput
+from .api import Result, analyze, compile
+from .errors import FoldfxError
+from .inspection.facts_view import facts_table, facts_to_dict
+from .passes.pipeline import Pipeline
+from .passes.tabulate import Progress
+
+ROLLED_BACK = 2
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Fold what depends on a token id alone into lookup tables.", rich_markup_mode=None
+)
+
+Factory = Annotated[str, typer.Option(help="Builds the model: file.py:function or package.module:function.")]
+Weights = Annotated[Path | None, typer.Option(help="A safetensors file loaded strictly into the model.")]
+Examples = Annotated[str, typer.Option(help="Returns example calls: file.py:function; each an Example or (args, kwargs).")]
+Tokens = Annotated[list[str] | None, typer.Option("--token", help="A token input, as name or name=domain; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Static = Annotated[bool, typer.Option("--static", help="Fix every size to the example's.")]
+
+
+class UsageError(FoldfxError):
+    """A command line that names something that is not there."""
+
+
+@app.command("analyze")
+def analyze_command(
+    factory: Factory,
+    examples: Examples,
+    weights: Weights = None,
+    token: Tokens = None,
+    node: Annotated[str | None, typer.Option(help="Explain this value: its proof, or why it is refused.")] = None,
+    as_json: AsJson = False,
+    static: Static = False,
+) -> None:
+    """Say what every value of a model depends on; change nothing."""
+    model, calls = _model(factory, weights), _examples(examples)
+    facts = analyze(model, calls[0].args, calls[0].kwargs, tokens=_tokens(token), dynamic=not static)
+    if node is not None:
+        print(facts.explain(node))
+    elif as_json:
+        print(json.dumps(facts_to_dict(facts), indent=2))
+    else:
+        Console().print(facts_table(facts))
+
+
+@app.command("compile")
+def compile_command(
+    factory: Factory,
+    examples: Examples,
+    weights: Weights = None,
+    token: Tokens = None,
+    fuel: Annotated[int | None, typer.Option(help="The largest number of rewrites.")] = None,
+    disable: Annotated[list[str] | None, typer.Option(help="A pass to leave out; repeatable.")] = None,
+    as_json: AsJson = False,
+    static: Static = False,
+) -> None:
+    """Fold a model, verify complete outputs, and report."""
+    pipeline = Pipeline(disable=disable or (), fuel=fuel)
+    with _progress() as progress:
+        result = compile(
+            _model(factory, weights),
+            _examples(examples),
+            tokens=_tokens(token),
+            pipeline=pipeline,
+            dynamic=not static,
+            progress=progress,
+        )
+    _show(result, as_json)
+    if result.status == "rolled_back":
+        raise typer.Exit(ROLLED_BACK)
+
+
+@app.command("demo")
+def demo_command(as_json: AsJson = False) -> None:
+    """Fold g2p-en, a real grapheme-to-phoneme checkpoint, and pronounce five words before and after."""
+    from .examples import g2p_en
+
+    words = ["embedding", "compiler", "token", "lookup", "gather"]
+    encoder, decoder = g2p_en.load()
+    before = g2p_en.pronounce(words, encoder, decoder)
+    with _progress() as progress:
+        folded_encoder = compile(encoder, g2p_en.encoder_examples(), progress=progress)
+        folded_decoder = compile(decoder, g2p_en.decoder_examples(), progress=progress)
+    after = g2p_en.pronounce(words, folded_encoder.module, folded_decoder.module)
+    for name, result in (("encoder step", folded_encoder), ("decoder step", folded_decoder)):
+        print(f"# {name}", file=sys.stderr if as_json else sys.stdout)
+        _show(result, as_json)
+    for word, one, other in zip(words, before, after, strict=True):
+        verdict = "same" if one == other else "DIFFERENT"
+        print(f"{word:10} {' '.join(one):32} → {' '.join(other):32} {verdict}", file=sys.stderr if as_json else sys.stdout)
+    if before != after or not (folded_encoder.accepted and folded_decoder.accepted):
+        raise typer.Exit(ROLLED_BACK)
+
+
+def _show(result: Result, as_json: bool) -> None:
+    print(json.dumps(result.report.to_dict(), indent=2, allow_nan=False) if as_json else result.report)
+
+
+def _load(reference: str) -> Callable[[], Any]:
+    """The function named by file.py:function or package.module:function.
+
+    Raises:
+        UsageError: there is no such file, module or function.
+    """
+    place, colon, name = reference.rpartition(":")
+    if not colon:
+        raise UsageError(f"{reference!r} names no function; write file.py:function")
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise UsageError(f"there is no file {place}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(path.stem, module)
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"there is no module {place}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        raise UsageError(f"{place} has no function {name!r}; it has {known}")
+    return function  # type: ignore[no-any-return]
+
+
+def _model(factory: str, weights: Path | None) -> nn.Module:
+    model = _load(factory)()
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{factory} returned a {type(model).__name__}, not an nn.Module")
+    if weights is not None:
+        if not weights.is_file():
+            raise UsageError(f"there is no weights file {weights}")
+        load_model(model, weights, strict=True)
+    return model.eval()
+
+
+def _examples(reference: str) -> list[Example]:
+    return as_examples(_load(reference)())
+
+
+def _tokens(written: list[str] | None) -> list[TokenInput] | None:
+    if not written:
+        return None
+    tokens = []
+    for text in written:
+        name, equals, domain = text.partition("=")
+        if equals and not domain.isdigit():
+            raise UsageError(f"--token {text}: the domain must be a number, as in {name}=32000")
+        tokens.append(TokenInput(name, int(domain) if equals else None))
+    return tokens
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Bars on stderr where that is a terminal; nothing otherwise."""
+    with Bars(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: without the program's name; None takes sys.argv.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        result = app(args=arguments, standalone_mode=False)
+    except typer.Exit as leave:
+        return leave.exit_code
+    except typer.Abort:
+        return 1
+    except Exception as error:
+        text = " ".join(str(error).split())
+        print(f"foldfx: {type(error).__name__}: {text}", file=sys.stderr)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

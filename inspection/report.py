@@ -1,0 +1,83 @@
+"""The report of one run: text for people, a dictionary with a schema version for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did, refused and showed.
+
+    `str(report)` is for people; `to_dict()` is JSON-serialisable, `schema_version` first.
+    """
+
+    data: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, **self.data}
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), *self._rewrites(), *self._refusals(), *self._verification(), *self._fixed()])
+
+    def _head(self) -> list[str]:
+        before, after = self.data["storage"]["before"], self.data["storage"]["after"]
+        lines = [f"foldfx: {self.data['status']}"]
+        for kind in ("logical", "backing"):
+            change = after[kind] - before[kind]
+            percent = 100 * change / before[kind] if before[kind] else 0.0
+            lines.append(f"  {kind:8} bytes {before[kind]:>14,} → {after[kind]:>14,}  ({change:+,}, {percent:+.1f} %)")
+        for name, domain in self.data["tokens"].items():
+            lines.append(f"  token input {name}: {domain['size']:,} ids ({domain['because']})")
+        return lines
+
+    def _rewrites(self) -> list[str]:
+        return self._outcomes("rewrites", ("applied",))
+
+    def _refusals(self) -> list[str]:
+        return self._outcomes("not done", ("refused", "no_match", "rejected", "disabled"))
+
+    def _outcomes(self, title: str, statuses: Sequence[str]) -> list[str]:
+        found = [outcome for outcome in self.data["outcomes"] if outcome["status"] in statuses]
+        return [
+            *([title] if found else []),
+            *(f"  [{each['status']}] {each['pass']}, {each['subject']}: {each['reason']}" for each in found),
+            *(f"    {claim['node']} runs on {claim['kernel']} ({claim['provider']})" for claim in self._claims(title)),
+            *(f"    {blocker}" for blocker in (self.data["blockers"] if title == "not done" else ())),
+        ]
+
+    def _claims(self, title: str) -> Sequence[Mapping[str, Any]]:
+        return self.data["kernels"] if title == "rewrites" else ()
+
+    def _verification(self) -> list[str]:
+        found = self.data["verification"]
+        outputs = found["outputs"]
+        lines = [
+            f"verification: {found['verdict']}",
+            f"  complete outputs of {found['examples']} example(s): {_figures(outputs)}",
+        ]
+        for layout in found["layouts"]:
+            covered = "full domain" if layout["tokens"] == layout["domain"] else f"{layout['tokens']} of {layout['domain']} ids"
+            lines.append(f"  {layout['table']}, {layout['layout']} {layout['shape']}: {covered}, {_figures(layout)}")
+        for probe, said in found["ids_outside_domain"].items():
+            lines.append(f"  {probe}: {said}")
+        for name, ranks in found["ranks"].items():
+            lines.append(f"  ids {name}: verified with {', '.join(map(str, ranks))} dimension(s)")
+        return lines + [f"  {text}" for text in found["because"]]
+
+    def _fixed(self) -> list[str]:
+        fixed = [f"  {each['input']}: {each['what']}" for each in self.data["specialised"]]
+        return (["fixed at capture"] if fixed else []) + fixed
+
+
+def _figures(figures: Mapping[str, Any]) -> str:
+    if figures["bitwise"]:
+        return "bitwise equal"
+    equal = "numerically equal, " if figures["exact"] else ""
+    return f"{equal}max-abs {figures['max_abs']:.2e}, relative L2 {figures['relative_l2']:.2e}"

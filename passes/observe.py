@@ -1,0 +1,55 @@
+"""Runs a module on an example and records everything a caller could see, leaving no trace behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..analysis.audit import AttributeWatch
+from ..analysis.example import Example
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One call.
+
+    Attributes:
+        outputs: the returned tree; None where it raised.
+        inputs: arguments after the call, as (args, kwargs).
+        buffers: the buffers the call changed, by name.
+        error: the exception it raised, or None.
+    """
+
+    outputs: Any
+    inputs: Any
+    buffers: Mapping[str, torch.Tensor]
+    error: Exception | None = None
+
+
+def observe(module: nn.Module, example: Example) -> Observation:
+    """Call `module` on a copy of the example, without gradients and with a fixed seed.
+
+    Buffers and attributes that the call writes are put back; an exception is part of the observation.
+    """
+    call, watch = example.cloned(), AttributeWatch(module)
+    before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    outputs, error = None, None
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            outputs = module(*call.args, **call.kwargs)
+        except Exception as raised:
+            error = raised
+    changed = {
+        name: buffer.detach().clone()
+        for name, buffer in module.named_buffers()
+        if name in before and not torch.equal(buffer, before[name])
+    }
+    watch.restore()
+    return Observation(outputs, (call.args, dict(call.kwargs)), changed, error)

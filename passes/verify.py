@@ -1,0 +1,181 @@
+"""Complete outputs of a candidate against the original: on the user's examples, and on calls made up around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from .._torch import flatten_inputs, size_expression, tree_flatten
+from ..analysis.example import Example
+from ..analysis.program import Program
+from ..errors import ExampleError
+from .check_tables import check_tables
+from .compare import Comparison, Figures, Limits, compare_trees
+from .evidence import LayoutEvidence, Verdict, Verification
+from .observe import Observation, observe
+from .rewrite import Rewrite
+from .tabulate import Progress
+
+RANKS = (0, 1, 2, 3)
+
+
+def compare_calls(reference: Observation, candidate: Observation, limits: Limits) -> Comparison:
+    """Outputs, inputs after the call, buffers written, and exceptions (by class)."""
+    if reference.error is not None or candidate.error is not None:
+        if type(reference.error) is type(candidate.error):
+            return Comparison((), Figures())
+        text = f"raised {candidate.error!r} where the original {_did(reference)}"
+        return Comparison((text,), Figures(exact=False, bitwise=False))
+    parts = [
+        compare_trees(reference.outputs, candidate.outputs, limits, "output "),
+        compare_trees(reference.inputs, candidate.inputs, limits, "input after the call "),
+        compare_trees(dict(reference.buffers), dict(candidate.buffers), limits, "buffer "),
+    ]
+    worst = Figures()
+    for part in parts:
+        worst = worst.worst(part.figures)
+    return Comparison(tuple(text for part in parts for text in part.differences), worst)
+
+
+def _did(observation: Observation) -> str:
+    return "returned a value" if observation.error is None else f"raised {type(observation.error).__name__}"
+
+
+def verify(
+    original: nn.Module,
+    candidate: Program,
+    rewrites: Sequence[Rewrite],
+    examples: Sequence[Example],
+    limits: Limits,
+    progress: Progress,
+) -> Verification:
+    """Decide whether `candidate` may stand in for `original`.
+
+    Args:
+        original: the user's model.
+        candidate: the rewritten program, lowered.
+        rewrites: what was rewritten, for the full-domain checks.
+        examples: calls whose complete outputs are compared; the original must be able to run them.
+        limits: for float values.
+        progress: called during the table checks.
+
+    Raises:
+        ExampleError: the original fails on an example, or its structure is not the captured one.
+    """
+    differences: list[str] = []
+    unsure: list[str] = []
+    worst = Figures()
+    for place, example in enumerate(examples):
+        _check_structure(candidate, example, place)
+        reference, again = observe(original, example), observe(original, example)
+        if reference.error is not None:
+            raise ExampleError(f"the model fails on example {place}: {reference.error!r}") from reference.error
+        if not compare_calls(reference, again, limits).agree:
+            unsure.append(f"example {place}: the original differs from itself when run twice")
+            continue
+        found = compare_calls(reference, observe(candidate.module, example), limits)
+        worst = worst.worst(found.figures)
+        differences += [f"example {place}: {text}" for text in found.differences]
+    layouts: list[LayoutEvidence] = []
+    for rewrite in rewrites:
+        evidence, failures = check_tables(rewrite, candidate.module, limits, progress)
+        layouts += evidence
+        differences += failures
+    outside, wrong = _outside(original, candidate, examples[0], limits)
+    differences += wrong
+    verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
+    ranks = _admitted_ranks(original, candidate, examples, limits)
+    because = tuple(differences or unsure)
+    return Verification(verdict, because, len(examples), worst, tuple(layouts), outside, ranks, limits)
+
+
+def _check_structure(candidate: Program, example: Example, place: int) -> None:
+    try:
+        flatten_inputs(candidate.module, example.args, dict(example.kwargs))
+    except ValueError as error:
+        raise ExampleError(f"example {place} is another kind of call than the captured one: {error}") from error
+
+
+def _outside(original: nn.Module, candidate: Program, example: Example, limits: Limits) -> tuple[dict[str, str], list[str]]:
+    """Ids outside the domain: the candidate must raise what the original raises, and never return another value.
+
+    Where the original returns a value the candidate may raise: such ids are outside the program's contract.
+    """
+    said: dict[str, str] = {}
+    wrong: list[str] = []
+    for name, domain in candidate.tokens.items():
+        for bad in (domain.size, -1, -domain.size - 1):
+            probe = with_tokens(candidate, example, name, lambda ids, bad=bad: _first_replaced(ids, bad))  # type: ignore[misc]
+            if probe is None:
+                continue
+            reference, found = observe(original, probe), observe(candidate.module, probe)
+            said[f"{name}={bad}"] = f"original {_did(reference)}, folded {_did(found)}"
+            stricter = reference.error is None and isinstance(found.error, IndexError | RuntimeError)
+            if not stricter and (difference := compare_calls(reference, found, limits).differences):
+                wrong.append(f"{name}={bad}, outside the domain: {difference[0]}")
+    return said, wrong
+
+
+def _first_replaced(ids: torch.Tensor, token: int) -> torch.Tensor | None:
+    if not ids.numel() or not torch.iinfo(ids.dtype).min <= token <= torch.iinfo(ids.dtype).max:
+        return None
+    changed = ids.clone()
+    changed.view(-1)[0] = token
+    return changed
+
+
+def with_tokens(
+    program: Program, example: Example, name: str, change: Callable[[torch.Tensor], torch.Tensor | None]
+) -> Example | None:
+    """The example with one token input replaced; None where `change` declines."""
+    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    place = [node.name for node in program.input_nodes()].index(name)
+    changed = change(leaves[place].contiguous())
+    if changed is None:
+        return None
+    leaves[place] = changed
+    args, kwargs = spec.unflatten(leaves)
+    return Example(args, kwargs)
+
+
+def _admitted_ranks(
+    original: nn.Module, candidate: Program, examples: Sequence[Example], limits: Limits
+) -> dict[str, tuple[int, ...]]:
+    """Numbers of dimensions of ids for which original and candidate were seen to agree, the captured one included."""
+    admitted = {node.name: {node.meta["val"].dim()} for node in candidate.input_nodes() if node.name in candidate.tokens}
+    if len(admitted) != 1:
+        return {name: tuple(ranks) for name, ranks in admitted.items()}
+    (name, ranks) = next(iter(admitted.items()))
+    for rank in RANKS:
+        probes = [probe for example in examples if (probe := _in_rank(candidate, example, name, rank)) is not None]
+        calls = [(observe(original, probe), observe(candidate.module, probe)) for probe in probes]
+        if probes and all(ref.error is None and compare_calls(ref, found, limits).agree for ref, found in calls):
+            ranks.add(rank)
+    return {name: tuple(sorted(ranks))}
+
+
+def _in_rank(program: Program, example: Example, name: str, rank: int) -> Example | None:
+    """The example with every token axis merged and dealt out again in `rank` dimensions, in every input that has them.
+
+    None where an input's axes do not start with those of the token ids.
+    """
+    inputs = program.input_nodes()
+    traced = next(node.meta["val"] for node in inputs if node.name == name)
+    axes = [size_expression(size) for size in traced.shape]
+    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    changed: list[object] = []
+    for node, leaf in zip(inputs, leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor) or not any(size_expression(s) in axes for s in node.meta["val"].shape):
+            changed.append(leaf)
+            continue
+        if [size_expression(size) for size in node.meta["val"].shape[: len(axes)]] != axes or not leaf.numel():
+            return None
+        rest = leaf.shape[len(axes) :]
+        flat = leaf.reshape(-1, *rest)
+        changed.append(flat[0] if rank == 0 else flat.reshape(*([1] * (rank - 1)), *flat.shape))
+    args, kwargs = spec.unflatten(changed)
+    return Example(args, kwargs)
+
+
