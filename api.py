@@ -143,11 +143,10 @@ def _report_data(run: Run) -> dict[str, Any]:
 
 
 def blockers(facts: Facts) -> list[str]:
-    """Where token-only values end: one sentence for each operation that stops them, in graph order."""
+    """Where token-only values end: one sentence for each operation that reads one and is not token-only itself."""
     found = []
-    for node in facts:
-        fact = facts[node]
-        lost = not (fact.token_only or fact.constant) and fact.because.rule == "refused"
-        if lost and any(facts[operand].token_only for operand in node.all_input_nodes):
+    for node, fact in facts.items():
+        ends = node.op == "call_function" and not (fact.token_only or fact.constant) and fact.because.rule != "effect"
+        if ends and any(facts[operand].token_only for operand in node.all_input_nodes):
             found.append(f"{node.name} ({where(node)}): {fact.because.text}")
     return found

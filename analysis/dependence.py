@@ -69,6 +69,8 @@ class _Interpreter:
 
     def _call_function(self, node: Node) -> Fact:
         operands = tuple(node.all_input_nodes)
+        if "val" not in node.meta:
+            return _lost("effect", "a check, no value", (), {CONTEXT})
         if node.target is operator.getitem:
             return self._element(node)
         if isinstance(node.meta.get("val"), int | float) or _is_symbolic(node.meta.get("val")):

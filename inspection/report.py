@@ -24,7 +24,8 @@ class Report:
         return {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, **self.data}
 
     def __str__(self) -> str:
-        return "\n".join([*self._head(), *self._rewrites(), *self._refusals(), *self._verification(), *self._fixed()])
+        parts = (self._head(), self._rewrites(), self._refusals(), self._blockers(), self._verification(), self._fixed())
+        return "\n".join(line for part in parts for line in part)
 
     def _head(self) -> list[str]:
         before, after = self.data["storage"]["before"], self.data["storage"]["after"]
@@ -38,22 +39,20 @@ class Report:
         return lines
 
     def _rewrites(self) -> list[str]:
-        return self._outcomes("rewrites", ("applied",))
+        kernels = [f"  {claim['node']} runs on {claim['kernel']} ({claim['provider']})" for claim in self.data["kernels"]]
+        return self._outcomes("rewrites", ("applied",)) + kernels
 
     def _refusals(self) -> list[str]:
         return self._outcomes("not done", ("refused", "no_match", "rejected", "disabled"))
 
     def _outcomes(self, title: str, statuses: Sequence[str]) -> list[str]:
         found = [outcome for outcome in self.data["outcomes"] if outcome["status"] in statuses]
-        return [
-            *([title] if found else []),
-            *(f"  [{each['status']}] {each['pass']}, {each['subject']}: {each['reason']}" for each in found),
-            *(f"    {claim['node']} runs on {claim['kernel']} ({claim['provider']})" for claim in self._claims(title)),
-            *(f"    {blocker}" for blocker in (self.data["blockers"] if title == "not done" else ())),
-        ]
+        lines = [f"  [{each['status']}] {each['pass']}, {each['subject']}: {each['reason']}" for each in found]
+        return [title, *lines] if lines else []
 
-    def _claims(self, title: str) -> Sequence[Mapping[str, Any]]:
-        return self.data["kernels"] if title == "rewrites" else ()
+    def _blockers(self) -> list[str]:
+        found = [f"  {text}" for text in self.data["blockers"]]
+        return ["where token-only values end", *found] if found else []
 
     def _verification(self) -> list[str]:
         found = self.data["verification"]
@@ -63,8 +62,7 @@ class Report:
             f"  complete outputs of {found['examples']} example(s): {_figures(outputs)}",
         ]
         for layout in found["layouts"]:
-            covered = "full domain" if layout["tokens"] == layout["domain"] else f"{layout['tokens']} of {layout['domain']} ids"
-            lines.append(f"  {layout['table']}, {layout['layout']} {layout['shape']}: {covered}, {_figures(layout)}")
+            lines.append(f"  {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}")
         for probe, said in found["ids_outside_domain"].items():
             lines.append(f"  {probe}: {said}")
         for name, ranks in found["ranks"].items():
@@ -74,6 +72,12 @@ class Report:
     def _fixed(self) -> list[str]:
         fixed = [f"  {each['input']}: {each['what']}" for each in self.data["specialised"]]
         return (["fixed at capture"] if fixed else []) + fixed
+
+
+def _covered(layout: Mapping[str, Any]) -> str:
+    if layout["tokens"] == layout["domain"]:
+        return f"full domain of {layout['domain']:,} ids"
+    return f"{layout['tokens']:,} of {layout['domain']:,} ids" if layout["tokens"] else "no rows"
 
 
 def _figures(figures: Mapping[str, Any]) -> str:

@@ -10,12 +10,12 @@ from torch import nn
 from ..analysis.example import Example, as_examples
 from ..analysis.program import GUARDS, Program
 from ..analysis.storage import Storage, measure
-from ..errors import PassError
+from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
 from ..runtime.guards import InputGuards
 from .compare import Limits
 from .context import Fuel, Pass, PassContext
-from .evidence import Verification
+from .evidence import Verdict, Verification
 from .fold_tokens import FoldTokens
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
@@ -127,6 +127,7 @@ class Pipeline:
 
         Raises:
             ExampleError: no examples, or the original fails on one.
+            CaptureError: the captured program does not agree with `original`.
             PassError, LoweringError: a pass or provider misbehaved; nothing is lost.
         """
         calls = as_examples(examples)
@@ -138,6 +139,8 @@ class Pipeline:
         accepted = bool(rewrites) and verification.success
         if rewrites and not accepted:
             outcomes = [_rejected(outcome, verification) for outcome in outcomes]
+        if not accepted:
+            _require_faithful(verification if not rewrites else verify(reference, program, (), calls, self.limits, progress))
         final = candidate if accepted else program.copy()
         _install_guards(final, verification)
         return Run(
@@ -150,6 +153,15 @@ class Pipeline:
             verification,
             measure(program.module),
             measure(final.module),
+        )
+
+
+def _require_faithful(verification: Verification) -> None:
+    """The captured graph must be the model before it may be handed back in the model's place."""
+    if verification.verdict is Verdict.DIFFERENT:
+        raise CaptureError(
+            f"the captured graph itself differs from the model: {'; '.join(verification.because)}. Nothing was rewritten; "
+            "use the model as it is and report the operation"
         )
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis
 import numpy as np
@@ -51,33 +51,32 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
-def checkpoint() -> Callable[[Callable[[], Loaded]], Loaded]:
-    """Calls a loader of trained weights; where they are out of reach the test is skipped with the reason.
+def load_or_skip(load: Callable[[], Loaded]) -> Loaded:
+    """Call a loader of trained weights; where they are out of reach the test is skipped, with the reason.
 
     With FOLDFX_REQUIRE_CHECKPOINTS=1 it fails instead.
     """
+    try:
+        return load()
+    except (CheckpointUnavailable, ImportError) as error:
+        if os.environ.get("FOLDFX_REQUIRE_CHECKPOINTS") == "1":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
 
-    def load_or_skip(load: Callable[[], Loaded]) -> Loaded:
-        try:
-            return load()
-        except (CheckpointUnavailable, ImportError) as error:
-            if os.environ.get("FOLDFX_REQUIRE_CHECKPOINTS") == "1":
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(str(error))
 
+@pytest.fixture(scope="session")
+def checkpoint() -> Callable[[Callable[[], Any]], Any]:
+    """`load_or_skip`, for the loaders of other checkpoints."""
     return load_or_skip
 
 
 @pytest.fixture(scope="session")
-def g2p(
-    checkpoint: Callable[[Callable[[], Loaded]], Loaded],
-) -> tuple[g2p_en.EncoderStep, g2p_en.DecoderStep]:
+def g2p() -> tuple[g2p_en.EncoderStep, g2p_en.DecoderStep]:
     """The trained steps of g2p-en, shared by all tests: copy them before writing to them."""
-    return checkpoint(g2p_en.load)
+    return load_or_skip(g2p_en.load)
 
 
 @pytest.fixture(scope="session")
-def magika(checkpoint: Callable[[Callable[[], Loaded]], Loaded]) -> magika_example.Classifier:
+def magika() -> magika_example.Classifier:
     """The trained classifier of magika, shared by all tests: copy it before writing to it."""
-    return checkpoint(magika_example.load)
+    return load_or_skip(magika_example.load)

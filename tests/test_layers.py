@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-import foldfx
 import pytest
+
+import foldfx
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 420
