@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 
 BIN := .venv/bin
 READY := .venv/.ready
-PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --quiet
 TORCH_INDEX := $(if $(FOLDFX_TORCH_INDEX),--extra-index-url $(FOLDFX_TORCH_INDEX))
 WHEEL_ENV := build/wheel-env
 
@@ -58,7 +58,7 @@ export CHECK_WHEEL
 
 dist: $(READY)
 	rm -rf dist $(WHEEL_ENV)
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --quiet --outdir dist .
 	$(PYTHON) -m venv $(WHEEL_ENV)
 	$(WHEEL_ENV)/bin/python $(PIP_INSTALL) $(TORCH_INDEX) $(TORCH) dist/*.whl
 	$(WHEEL_ENV)/bin/python -I -c "$$CHECK_WHEEL"

@@ -60,6 +60,13 @@ def fake_mode_of(value: torch.Tensor) -> Any:
     return value.fake_mode  # type: ignore[attr-defined]
 
 
+def as_fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of `mode` with the metadata of the real `tensor`, all sizes static."""
+    result = mode.from_tensor(tensor, static_shapes=True)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
 def mark_non_persistent(module: torch.nn.Module, name: str) -> None:
     """Undo what `fx.GraphModule` does to non-persistent buffers: it registers them as persistent ones."""
     module._non_persistent_buffers_set.add(name)

@@ -15,10 +15,13 @@ from .analysis.capture import DynamicShapes, capture
 from .analysis.dependence import analyze_program
 from .analysis.example import Example, as_examples
 from .analysis.facts import Facts
+from .analysis.program import Domain
 from .analysis.provenance import where
 from .analysis.tokens import TokenInput
 from .inspection.report import Report
+from .passes.encode import Pack
 from .passes.pipeline import Pipeline, Run
+from .passes.rewrite import Rewrite
 from .passes.tabulate import Progress, silent
 
 Objective = Literal["storage"]
@@ -51,6 +54,7 @@ def compile(
     tokens: Iterable[TokenInput] | None = None,
     objective: Objective = "storage",
     pipeline: Pipeline | None = None,
+    owner: nn.Module | None = None,
     dynamic: bool | DynamicShapes = True,
     progress: Progress = silent,
 ) -> Result:
@@ -63,6 +67,7 @@ def compile(
         tokens: the inputs that carry token ids; None infers them.
         objective: "storage": a rewrite must lower logical and backing bytes.
         pipeline: the passes to run; None for the default ones.
+        owner: a model that encloses `model` and may hold its state; what it holds is not counted as freed.
         dynamic: as in `capture`.
         progress: called as (what, done, total) during long work.
 
@@ -80,7 +85,7 @@ def compile(
     calls = as_examples(examples)
     traced = max(calls, key=_smallest_size)
     program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
-    run = (pipeline or Pipeline()).run(program, calls, original=model, progress=progress)
+    run = (pipeline or Pipeline()).run(program, calls, original=model, owner=owner, progress=progress)
     return Result(run.program.module, run.accepted, Report(_report_data(run)))
 
 
@@ -118,22 +123,10 @@ def _tensors(example: Example) -> list[torch.Tensor]:
 def _report_data(run: Run) -> dict[str, Any]:
     return {
         "status": run.status,
-        "tokens": {name: asdict(domain) for name, domain in run.captured.tokens.items()},
+        "tokens": {name: _domain_data(domain) for name, domain in run.captured.tokens.items()},
         "storage": {"before": asdict(run.before), "after": asdict(run.after)},
         "outcomes": [outcome.to_dict() for outcome in run.outcomes],
-        "rewrites": [
-            {
-                "pass": rewrite.pass_name,
-                "input": rewrite.region.ids.name,
-                "tables": [
-                    {"value": table.value.name, "at": where(table.value), "state": table.state} for table in rewrite.tables
-                ],
-                "removed": list(rewrite.removed),
-                "bytes_before": rewrite.bytes_before,
-                "bytes_after": rewrite.bytes_after,
-            }
-            for rewrite in run.rewrites
-        ],
+        "rewrites": [_rewrite_data(rewrite) for rewrite in run.rewrites],
         "kernels": [asdict(claim) for claim in run.claims],
         "blockers": blockers(analyze_program(run.captured)),
         "verification": run.verification.to_dict(),
@@ -142,11 +135,47 @@ def _report_data(run: Run) -> dict[str, Any]:
     }
 
 
+def _domain_data(domain: Domain) -> dict[str, Any]:
+    return {"size": domain.size, "reachable": domain.rows, "stated": domain.stated, "because": domain.because}
+
+
+def _rewrite_data(rewrite: Rewrite) -> dict[str, Any]:
+    return {
+        "pass": rewrite.pass_name,
+        "tables": [
+            {
+                "inputs": [node.name for node in tables.region.inputs],
+                "state": pack.state,
+                "rows": pack.rows,
+                "values": [{"name": part.value.name, "at": where(part.value), "width": part.width} for part in pack.parts],
+                "stored": _stored(pack),
+            }
+            for tables in rewrite.tables
+            for pack in tables.packs
+        ],
+        "removed": list(rewrite.removed),
+        "bytes_before": rewrite.bytes_before,
+        "bytes_after": rewrite.bytes_after,
+        "balance": str(rewrite.balance),
+        "break_even_vocabulary": None if rewrite.balance.vocabulary is None else float(rewrite.balance.vocabulary),
+    }
+
+
+def _stored(pack: Pack) -> str:
+    """How a pack saves bytes beyond being a table, in words."""
+    ways = [
+        *(["one row, all are equal"] if pack.constant else []),
+        *(["equal rows once"] if pack.remap else []),
+        *(["equal columns once"] if pack.columns else []),
+    ]
+    return ", ".join(ways) or "plain"
+
+
 def blockers(facts: Facts) -> list[str]:
     """Where token-only values end: one sentence for each operation that reads one and is not token-only itself."""
     found = []
     for node, fact in facts.items():
-        ends = node.op == "call_function" and not (fact.token_only or fact.constant) and fact.because.rule != "effect"
+        ends = isinstance(node.meta.get("val"), torch.Tensor | list | tuple) and node.op == "call_function" and not (fact.token_only or fact.constant) and fact.because.rule != "effect"
         if ends and any(facts[operand].token_only for operand in node.all_input_nodes):
             found.append(f"{node.name} ({where(node)}): {fact.because.text}")
     return found

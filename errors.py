@@ -29,3 +29,7 @@ class LoweringError(FoldfxError):
 
 class TokenRankError(FoldfxError, ValueError):
     """Token ids arrived with a number of dimensions the program was not verified for."""
+
+
+class UnreachableTokenError(FoldfxError, IndexError):
+    """A token id that `TokenInput(reachable=…)` said would not occur."""

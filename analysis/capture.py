@@ -63,7 +63,9 @@ def capture(
     _refuse_renormalisation(module.graph)
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)
-    return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges))
+    registered = {name for name, _ in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))}
+    constants = frozenset(str(node.target) for node in module.graph.find_nodes(op="get_attr")) - registered
+    return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges), constants)
 
 
 def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
@@ -26,20 +27,37 @@ class NoGuards(nn.Module):
 
 @dataclass(frozen=True)
 class Domain:
-    """The ids a token input may carry: 0 … size-1.
+    """The ids a token input may carry: 0 … size-1, or the reachable ones among them.
 
     Attributes:
-        size: how many ids there are.
+        size: how many ids the tables it indexes allow.
         stated: whether the user stated it (else it was inferred).
         because: where the number comes from, for the report.
+        reachable: the ids that occur, ascending; None for all.
     """
 
     size: int
     stated: bool
     because: str
+    reachable: tuple[int, ...] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many ids a table has to answer for."""
+        return self.size if self.reachable is None else len(self.reachable)
+
+    @property
+    def is_prefix(self) -> bool:
+        """The reachable ids are 0 … rows-1, so an id is its own row."""
+        return self.reachable is None or self.reachable[-1] == len(self.reachable) - 1
+
+    def ids(self) -> torch.Tensor:
+        """The reachable ids, int64, ascending."""
+        return torch.arange(self.size) if self.reachable is None else torch.tensor(self.reachable)
 
     def __str__(self) -> str:
-        return f"0..{self.size - 1} ({self.because})"
+        some = "" if self.reachable is None else f", {self.rows} of them reachable"
+        return f"0..{self.size - 1}{some} ({self.because})"
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,7 @@ class Program:
         effects: what a run writes.
         specialised: inputs and sizes that the capture fixed.
         dynamic: the symbolic sizes of the inputs and their ranges, as text, for the report.
+        constants: tensors the trace found outside the model's registered state (a list, a closure); not its state.
     """
 
     module: GraphModule
@@ -78,6 +97,7 @@ class Program:
     effects: Effects = Effects()
     specialised: tuple[Specialised, ...] = ()
     dynamic: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    constants: frozenset[str] = frozenset()
 
     @property
     def graph(self) -> Graph:

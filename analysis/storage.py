@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from .._torch import storage_key
+from .program import Program
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,20 @@ def nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def measure(module: nn.Module) -> Storage:
-    """Logical and backing bytes of a module; plain tensor attributes and activations are not state."""
+def measure(module: nn.Module, constants: Collection[str] = ()) -> Storage:
+    """Logical and backing bytes of a module; activations and plain tensor attributes are not state.
+
+    Args:
+        module: a model, or a program's module.
+        constants: buffers that stand for plain attributes, left out of both counts.
+    """
     logical = sum(nbytes(tensor) for tensor in module.state_dict().values() if isinstance(tensor, torch.Tensor))
-    tensors = [*module.parameters(), *module.buffers()]
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    tensors = [tensor for name, tensor in named if name not in constants]
     allocations = {storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
     return Storage(logical, sum(allocations.values()))
+
+
+def measure_program(program: Program) -> Storage:
+    """Logical and backing bytes of a program's state."""
+    return measure(program.module, program.constants)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Graph, Node
@@ -50,12 +50,19 @@ class TokenInput:
     Args:
         name: the parameter name of the model's forward (for a pytree argument, the placeholder name in the graph).
         domain: the number of ids, so ids are 0 … domain-1; None: inferred.
+        reachable: the ids that occur in use; tables then hold only these, and any other id raises
+            `UnreachableTokenError`. None: all.
     """
 
     name: str
     domain: int | None = None
+    reachable: Iterable[int] | None = None
 
     def __post_init__(self) -> None:
+        if self.reachable is not None:
+            object.__setattr__(self, "reachable", tuple(sorted({int(token) for token in self.reachable})))
+            if not self.reachable:
+                raise TokenInputError(f"TokenInput({self.name!r}): reachable holds no id")
         if self.domain is not None and (isinstance(self.domain, bool) or not isinstance(self.domain, int) or self.domain < 1):
             raise TokenInputError(f"TokenInput({self.name!r}): domain must be a positive int, not {self.domain!r}")
 
@@ -165,12 +172,21 @@ def _stated(token: TokenInput, inputs: dict[str, Node], direct: dict[str, list[T
     if token.domain is None:
         if not lookups:
             raise TokenInputError(f"TokenInput {token.name!r} indexes no table directly, so state its domain: domain=…")
-        return _inferred(lookups)
+        return _reachable(token, _inferred(lookups))
     if lookups and token.domain > (smallest := _inferred(lookups)).size:
         raise TokenInputError(
             f"TokenInput {token.name!r} states a domain of {token.domain} ids, but {smallest.because} holds {smallest.size}"
         )
-    return Domain(token.domain, True, "stated")
+    return _reachable(token, Domain(token.domain, True, "stated"))
+
+
+def _reachable(token: TokenInput, domain: Domain) -> Domain:
+    if token.reachable is None:
+        return domain
+    ids = tuple(token.reachable)
+    if ids[0] < 0 or ids[-1] >= domain.size:
+        raise TokenInputError(f"TokenInput {token.name!r}: reachable ids {ids[0]}..{ids[-1]} are not all in 0..{domain.size - 1}")
+    return replace(domain, reachable=ids)
 
 
 def _nothing_inferred(inputs: dict[str, Node], derived: dict[str, list[TableLookup]]) -> str:

@@ -35,7 +35,8 @@ class Report:
             percent = 100 * change / before[kind] if before[kind] else 0.0
             lines.append(f"  {kind:8} bytes {before[kind]:>14,} → {after[kind]:>14,}  ({change:+,}, {percent:+.1f} %)")
         for name, domain in self.data["tokens"].items():
-            lines.append(f"  token input {name}: {domain['size']:,} ids ({domain['because']})")
+            some = "" if domain["reachable"] == domain["size"] else f", {domain['reachable']:,} of them reachable"
+            lines.append(f"  token input {name}: {domain['size']:,} ids{some} ({domain['because']})")
         return lines
 
     def _rewrites(self) -> list[str]:
@@ -62,7 +63,7 @@ class Report:
             f"  complete outputs of {found['examples']} example(s): {_figures(outputs)}",
         ]
         for layout in found["layouts"]:
-            lines.append(f"  {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}")
+            lines.append(f"  table of {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}")
         for probe, said in found["ids_outside_domain"].items():
             lines.append(f"  {probe}: {said}")
         for name, ranks in found["ranks"].items():

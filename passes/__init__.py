@@ -6,7 +6,7 @@ from .evidence import LayoutEvidence, Verdict, Verification
 from .fold_tokens import FoldTokens
 from .outcome import Outcome, Status
 from .pipeline import Pipeline, Run
-from .rewrite import Rewrite, Table
+from .rewrite import Rewrite, Tables
 
 __all__ = [
     "Figures",
@@ -22,7 +22,7 @@ __all__ = [
     "Rewrite",
     "Run",
     "Status",
-    "Table",
+    "Tables",
     "Verdict",
     "Verification",
 ]

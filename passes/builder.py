@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from .._torch import fake_mode_of
+from .._torch import as_fake, fake_mode_of
 from .structure import ORIGINS, recompute
+
 
 class Builder:
     """Adds nodes in front of `anchor`, the node they stand for.
@@ -27,38 +30,41 @@ class Builder:
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         """A call of an ATen or foldfx operation, its traced value computed."""
-        with self.module.graph.inserting_before(self._anchor):
-            node = self.module.graph.call_function(target, args, kwargs)
-        self._inherit(node)
+        node = self._create("call_function", target, args, kwargs)
         node.meta["val"] = recompute(node)
         return node
 
     def number(self, target: Any, *args: Any) -> Node:
         """Arithmetic on sizes (`operator.mul` and the like)."""
-        with self.module.graph.inserting_before(self._anchor):
-            node = self.module.graph.call_function(target, args)
-        self._inherit(node)
+        node = self._create("call_function", target, args, {})
         node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args))
         return node
 
-    def declare(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> Node:
-        """A read of new state `name`, of `shape` and with the dtype and device of `like`.
-
-        Its tensor is on the meta device until the pass has decided to go on and calls `provide`.
-        """
-        provide(self.module, name, torch.empty(shape, dtype=like.dtype, device="meta"))
-        with self.module.graph.inserting_before(self._anchor):
-            node = self.module.graph.get_attr(name)
-        self._inherit(node)
-        with self._mode:
-            node.meta["val"] = torch.empty(shape, dtype=like.dtype, device=like.device)
+    def item(self, pieces: Node, place: int) -> Node:
+        """One of the results of an operation that has several."""
+        node = self._create("call_function", operator.getitem, (pieces, place), {})
+        node.meta["val"] = pieces.meta["val"][place]
         return node
 
-    def _inherit(self, node: Node) -> None:
+    def read(self, name: str) -> Node:
+        """A read of state the working copy holds."""
+        node = self._create("get_attr", name, (), {})
+        node.meta["val"] = as_fake(self._mode, attrgetter(name)(self.module))
+        return node
+
+    def state(self, name: str, tensor: torch.Tensor) -> Node:
+        """A read of new state `name`; where it exists already, with equal content, of that."""
+        provide(self.module, name, tensor)
+        return self.read(name)
+
+    def _create(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        with self.module.graph.inserting_before(self._anchor):
+            node = self.module.graph.create_node(op, target, args, kwargs)
         for key in ("stack_trace", "nn_module_stack"):
             if key in self._anchor.meta:
                 node.meta[key] = self._anchor.meta[key]
         node.meta[ORIGINS] = self._origins
+        return node
 
 
 def provide(module: GraphModule, name: str, tensor: torch.Tensor) -> None:

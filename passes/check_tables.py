@@ -1,26 +1,25 @@
-"""Every table against its region, for every id of the domain, in five layouts of ids."""
+"""Every table against its region, for every row of the domain, in five layouts of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 
 import torch
 from torch import nn
 
-from .._torch import static_size
 from .compare import Figures, Limits, exceeds, figures_of
 from .evidence import LayoutEvidence
 from .region import Region, RegionError
-from .rewrite import Rewrite
-from .runner import RegionRunner
-from .tabulate import Progress, arrange, shape_of
+from .rewrite import Rewrite, Tables
+from .runner import Ids, RegionRunner
+from .tabulate import Progress, arrange, calls, has_dynamic_axis, shapes_of
 
 CHUNK = 257
 """Rows a bulk check asks for at once: another number than tables are built with."""
 
-Calls = Iterator[tuple[torch.Tensor, torch.Tensor]]
-"""Calls of one layout: (the ids as called, the tokens they are, one a row)."""
+Calls = Iterator[tuple[Ids, torch.Tensor]]
+Layout = tuple[Callable[[], Calls], str, str]
+"""The calls (ids, row numbers they answer), the shape of ids they use, and a note where the layout's own is not possible."""
 
 
 def check_tables(rewrite: Rewrite, module: nn.Module, limits: Limits, progress: Progress) -> tuple[list[LayoutEvidence], list[str]]:
@@ -29,93 +28,96 @@ def check_tables(rewrite: Rewrite, module: nn.Module, limits: Limits, progress: 
     Returns:
         The evidence, and a sentence for each table and layout beyond the limits.
     """
-    region = rewrite.region
-    run = RegionRunner(region, [table.value for table in rewrite.tables])
-    evidence, failures = [], []
-    for layout, (calls, shape, note) in _layouts(region, run, limits).items():
-        worst = [Figures() for _ in rewrite.tables]
-        tokens = 0
-        for ids, asked in calls():
-            tokens += asked.numel()
-            for place, (table, rows) in enumerate(zip(rewrite.tables, run.rows(ids), strict=True)):
-                expected = rows[: asked.numel()]
-                stored = attrgetter(table.state)(module)[asked.long()]
-                worst[place] = worst[place].worst(figures_of(expected, stored))
-            progress(f"checking tables, {layout}", tokens, region.domain)
-        for table, figures in zip(rewrite.tables, worst, strict=True):
-            evidence.append(LayoutEvidence(table.state, layout, shape, tokens, region.domain, figures, note))
-            dtype = table.value.meta["val"].dtype
-            if beyond := exceeds(figures, dtype, limits):
-                failures.append(f"table {table.state}, layout {layout} {shape}: {beyond}")
+    evidence: list[LayoutEvidence] = []
+    failures: list[str] = []
+    for tables in rewrite.tables:
+        run = RegionRunner(tables.region, tables.values)
+        for name, layout in _layouts(tables.region, run, limits).items():
+            for found, beyond in _check_layout(tables, module, run, name, layout, limits, progress):
+                evidence.append(found)
+                failures += [f"table of {found.table}, layout {name} {found.shape}: {beyond}"] if beyond else []
     return evidence, failures
 
 
-def _layouts(region: Region, run: RegionRunner, limits: Limits) -> dict[str, tuple[Callable[[], Calls], str, str]]:
-    """Each layout: its calls, the shape of ids it uses, and a note where its own shape is not possible."""
+def _check_layout(
+    tables: Tables, module: nn.Module, run: RegionRunner, name: str, layout: Layout, limits: Limits, progress: Progress
+) -> Iterator[tuple[LayoutEvidence, str]]:
+    make, shape, note = layout
+    worst = {node: Figures() for node in tables.values}
+    seen = 0
+    for ids, rows in make():
+        seen += rows.numel()
+        stored = {node: part for pack in tables.packs for node, part in pack.decode(module, rows).items()}
+        for node, expected in zip(tables.values, run.rows(ids), strict=True):
+            worst[node] = worst[node].worst(figures_of(expected[: rows.numel()], stored[node]))
+        progress(f"checking tables, {name}", seen, tables.region.domain)
+    for node, figures in worst.items():
+        found = LayoutEvidence(node.name, name, shape, seen, tables.region.domain, figures, note)
+        yield found, exceeds(figures, node.meta["val"].dtype, limits)
+
+
+def _layouts(region: Region, run: RegionRunner, limits: Limits) -> dict[str, Layout]:
     domain = region.domain
     free = _runs_at_any_rank(region, run, limits)
-    traced = f"ids have {region.ids.meta['val'].dim()} dimensions in this program"
-
-    def calls(step: int, place: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], Calls]:
-        return lambda: _in_steps(region, step, place)
-
-    def in_rank(tokens: torch.Tensor) -> torch.Tensor:
-        return arrange(region, tokens)
-
-    def show(rows: int) -> str:
-        return str(list(shape_of(region, rows)))
-
+    ranks = ", ".join(str(node.meta["val"].dim()) for node in region.inputs)
+    note = f"ids have {ranks} dimension(s) in this program"
     rows = min(CHUNK, domain)
     square = max(rows // 4, 1)
-    chunk = (calls(rows, torch.clone), f"[{rows}]", "") if free else (calls(rows, in_rank), show(rows), traced)
-    scalar = (calls(1, lambda t: t.reshape(())), "[]", "") if free else (calls(1, in_rank), show(1), traced)
-    if free:
-        two = (calls(4 * square, lambda t: t.reshape(4, -1) if t.numel() % 4 == 0 else t.reshape(1, -1)), f"[4, {square}]", "")
-    else:
-        two = (calls(4 * square, in_rank), show(4 * square), traced)
-    strided = (calls(rows, lambda t: _spaced(in_rank(t))), show(rows) + " strided", "")
-    layouts = {"1-D chunk": chunk, "scalar": scalar, "2-D": two, "strided": strided}
-    if any(static_size(size) is None for size in region.ids.meta["val"].shape):
-        layouts["empty"] = (lambda: iter([(_empty(region), torch.arange(0))]), show(0), "")
+
+    def reshaped(shape: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Region, dict[str, torch.Tensor]], Ids]:
+        return lambda _, tokens: {name: shape(each) for name, each in tokens.items()}
+
+    def traced(step: int) -> Layout:
+        return (lambda: calls(region, step)), _show(region, step), note
+
+    def own(step: int, shape: Callable[[torch.Tensor], torch.Tensor], text: str) -> Layout:
+        return (lambda: calls(region, step, place=reshaped(shape))), text, ""
+
+    spaced = (lambda: calls(region, rows, place=lambda r, t: {n: _spaced(i) for n, i in arrange(r, t).items()}))
+    layouts: dict[str, Layout] = {
+        "1-D chunk": own(rows, torch.clone, f"[{rows}]") if free else traced(rows),
+        "scalar": own(1, lambda ids: ids.reshape(()), "[]") if free else traced(1),
+        "2-D": own(4 * square, _in_four, f"[4, {square}]") if free else traced(4 * square),
+        "strided": (spaced, f"{_show(region, rows)} strided", ""),
+    }
+    if has_dynamic_axis(region):
+        layouts["empty"] = ((lambda: iter([(_empty(region), torch.arange(0))])), _show(region, 0), "")
     return layouts
 
 
-def _in_steps(region: Region, step: int, place: Callable[[torch.Tensor], torch.Tensor]) -> Calls:
-    traced = region.ids.meta["val"]
-    start = 0
-    while start < region.domain:
-        tokens = torch.arange(start, min(start + step, region.domain), dtype=traced.dtype, device=traced.device)
-        ids = place(tokens)
-        done = min(ids.numel(), tokens.numel())
-        yield ids, tokens[:done]
-        start += done
+def _show(region: Region, rows: int) -> str:
+    return " ".join(str(list(shape)) for shape in shapes_of(region, rows).values())
+
+
+def _in_four(ids: torch.Tensor) -> torch.Tensor:
+    return ids.reshape(4, -1) if ids.numel() % 4 == 0 else ids.reshape(1, -1)
 
 
 def _spaced(ids: torch.Tensor) -> torch.Tensor:
     """The same ids on every other element of memory."""
-    if not ids.dim():
-        return ids
-    wide = torch.stack([ids, ids], dim=-1)
-    return wide[..., 0]
+    return torch.stack([ids, ids], dim=-1)[..., 0] if ids.dim() else ids
 
 
-def _empty(region: Region) -> torch.Tensor:
-    traced = region.ids.meta["val"]
-    return torch.empty(shape_of(region, 0), dtype=traced.dtype, device=traced.device)
+def _empty(region: Region) -> Ids:
+    shapes = shapes_of(region, 0)
+    return {
+        node.name: torch.empty(shapes[node.name], dtype=node.meta["val"].dtype, device=node.meta["val"].device)
+        for node in region.inputs
+    }
 
 
 def _runs_at_any_rank(region: Region, run: RegionRunner, limits: Limits) -> bool:
     """Whether the region's operations, as traced, take ids of any number of dimensions and mean the same."""
-    traced = region.ids.meta["val"]
-    if not all(map(region.is_trailing, run.wanted)):
+    if len(region.inputs) > 1 or not all(map(region.is_trailing, run.wanted)):
         return False
-    one = torch.zeros((), dtype=traced.dtype, device=traced.device)
     try:
-        alone = run.rows(arrange(region, one.reshape(1)))
+        (traced, _) = next(calls(region, 1))
+        one = next(iter(traced.values())).reshape(-1)[:1]
+        alone = run.rows(traced)
         return not any(
             exceeds(figures_of(rows[:1], other[:1]), rows.dtype, limits)
             for shape in ((), (1,), (1, 1))
-            for rows, other in zip(alone, run.rows(one.expand(shape)), strict=True)
+            for rows, other in zip(alone, run.rows({region.inputs[0].name: one.reshape(shape)}), strict=True)
         )
     except (RegionError, RuntimeError, IndexError, ValueError, TypeError):
         return False

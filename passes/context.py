@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from torch import nn
+
+from ..analysis.consumers import Consumers, analyze_consumers
 from ..analysis.dependence import analyze_program
 from ..analysis.facts import Facts
 from ..analysis.program import Program
@@ -19,6 +22,9 @@ class Fuel:
 
     Args:
         limit: rewrites allowed; None for any number.
+
+    Raises:
+        ValueError: a negative limit.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -43,10 +49,13 @@ class PassContext:
     Attributes:
         fuel: shared by all passes.
         progress: called during long work.
+        model: the captured model, and `owner` a model that encloses it, for whoever holds state outside the graph.
     """
 
     fuel: Fuel = field(default_factory=Fuel)
     progress: Progress = silent
+    model: nn.Module | None = None
+    owner: nn.Module | None = None
     _cached: tuple[str, Program, Facts] | None = None
 
     def facts(self, program: Program) -> Facts:
@@ -55,6 +64,10 @@ class PassContext:
         if self._cached is None or self._cached[0] != key or self._cached[1] is not program:
             self._cached = key, program, analyze_program(program)
         return self._cached[2]
+
+    def consumers(self, program: Program) -> Consumers:
+        """Readers and holders of the state of `program`."""
+        return analyze_consumers(program, self.owner, self.model)
 
 
 @dataclass(frozen=True)
@@ -78,5 +91,3 @@ class Pass(Protocol):
     def run(self, program: Program, context: PassContext) -> PassResult:
         """Rewrite `program` (a working copy) and say what was done."""
         ...
-
-

@@ -23,7 +23,7 @@ class LayoutEvidence:
     """One table compared with its region, called on ids in one layout.
 
     Attributes:
-        table: state name of the table.
+        table: the value tabulated.
         layout: what kind of call, e.g. "scalar".
         shape: the shape of ids it was called with, e.g. "[257]".
         tokens: how many ids of the domain were compared.

@@ -1,21 +1,25 @@
-"""fold_tokens: lookup tables in place of token-only computation."""
+"""fold_tokens: lookup tables in place of token-only computation, at the cheapest cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch.fx import Node
 
+from ..analysis.break_even import BreakEven, break_even
 from ..analysis.program import Program
-from ..analysis.storage import Storage, measure
-from .builder import provide
+from ..analysis.storage import Storage, measure_program
+from ..analysis.tokens import table_lookups
+from .choose import LARGEST_PRODUCT, Choice
 from .context import PassContext, PassResult
+from .encode import encode
 from .outcome import Outcome, Status
-from .region import STORED_READS, Region, RegionError, ancestors, is_metadata_check, moved, unmoved
-from .rewrite import Rewrite, Table
-from .splice import splice_lookup, sweep
+from .region import RegionError, ancestors
+from .rewrite import Rewrite, Tables
+from .splice import splice
+from .sweep import sweep
 from .tabulate import tabulate
 
 TABLES = "foldfx_tables"
@@ -34,141 +38,148 @@ class FoldTokens:
         y = linear(h, P)               [B, T, O]
         z = attention(y)
 
-    The tables stand at the frontier of the region: the last token-only values before position, length or context
-    come in. Operations that only move data stay below them. W, P and the norm's weights leave the program where
-    nobody else reads them.
+    The tables stand at the cheapest cut (see `cut`): the choice of values with the fewest bytes of tables and of state
+    still needed, given everyone else who reads the state. Operations that only move data stay below them. W, P and the
+    norm's weights leave the program where nobody else reads them. Several tables over the same ids are packed, equal
+    ones, rows and columns stored once (see `encode`).
 
-    Refuses: a frontier whose tables would not lower logical *and* backing bytes (with the arithmetic); values of
-    more than one token input; values broadcast along a symbolic length; memory layouts a lookup cannot reproduce;
-    regions that need a size of another input.
+    Refuses: parts where no choice of tables lowers logical *and* backing bytes (with the arithmetic, and who keeps the
+    state); values over several token inputs with more than `largest_product` combinations; values broadcast along a
+    symbolic length; memory layouts a lookup cannot reproduce; regions that need a size of another input.
+
+    Args:
+        largest_product: rows a table over several token inputs may have.
     """
 
+    largest_product: int = LARGEST_PRODUCT
     name: ClassVar[str] = "fold_tokens"
 
     def run(self, program: Program, context: PassContext) -> PassResult:
-        """Try each connected part of each token input's region; apply the ones that pay."""
-        outcomes: list[Outcome] = []
+        """Apply each connected part of the optimal choice that pays; say why for every other part."""
+        choice = self._choice(program, context)
+        parts = [[node.name for node in part] for part in choice.parts(choice.tables)]
+        outcomes = self._not_chosen(choice)
         rewrites: list[Rewrite] = []
-        for name in program.tokens:
-            parts = list(_parts(self._region(program, context, name)))
-            if not parts:
-                reason = "no token-only computation beyond the table reads themselves"
-                outcomes.append(Outcome(self.name, Status.NO_MATCH, f"token input {name}", reason))
-            for part in parts:
-                region = self._region(program, context, name)
-                program, outcome, rewrite = self._try(program, region, part, context)
-                outcomes.append(outcome)
-                rewrites += [rewrite] if rewrite else []
+        for part in parts:
+            program, outcome, rewrite = self._try(program, part, context)
+            outcomes.append(outcome)
+            rewrites += [rewrite] if rewrite else []
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 
-    @staticmethod
-    def _region(program: Program, context: PassContext, name: str) -> Region:
-        ids = next(node for node in program.input_nodes() if node.name == name)
-        return Region(program, context.facts(program), ids)
+    def _choice(self, program: Program, context: PassContext) -> Choice:
+        return Choice(program, context.facts(program), context.consumers(program), self.largest_product)
 
-    def _try(
-        self, program: Program, region: Region, part: Sequence[str], context: PassContext
-    ) -> tuple[Program, Outcome, Rewrite | None]:
-        values = [region.facts.node(name) for name in part]
-        subject = f"token input {region.ids.name}, values {', '.join(part)}"
+    def _not_chosen(self, choice: Choice) -> list[Outcome]:
+        """A refusal for each part of the frontier that the optimal choice leaves as it is."""
+        outcomes = []
+        frontier = choice.frontier()
+        tabulated = set(choice.tables)
+        for part in choice.parts(frontier):
+            if not ancestors(part) & tabulated:
+                outcomes.append(self._end(choice, part, Status.REFUSED, *_arithmetic(choice, part)))
+        for name in choice.program.tokens:
+            if not any(name in choice.facts[node].tokens for node in frontier):
+                reason = "no token-only computation beyond the table reads themselves"
+                outcomes.append(Outcome(self.name, Status.NO_MATCH, f"token input {name}", reason))
+        return outcomes
 
-        def end(status: Status, reason: str, **figures: object) -> Outcome:
-            return Outcome(self.name, status, subject, reason, tuple(part), figures)
+    def _end(self, choice: Choice, part: Sequence[Node], status: Status, reason: str, figures: dict[str, Any]) -> Outcome:
+        names = tuple(node.name for node in part)
+        inputs = sorted({name for node in part for name in choice.facts[node].tokens})
+        return Outcome(self.name, status, f"token input {', '.join(inputs)}, values {', '.join(names)}", reason, names, figures)
 
+    def _try(self, program: Program, part: Sequence[str], context: PassContext) -> tuple[Program, Outcome, Rewrite | None]:
+        choice = self._choice(program, context)
+        nodes = [choice.facts.node(name) for name in part]
         if not context.fuel.left:
-            return program, end(Status.REFUSED, "out of fuel: the maximum number of rewrites is used up"), None
-        copy = program.copy()
+            reason = "out of fuel: the maximum number of rewrites is used up"
+            return program, self._end(choice, nodes, Status.REFUSED, reason, {}), None
+        reason, figures = _arithmetic(choice, nodes)
+        freed, before, after = choice.predict(nodes, choice.table_bytes(nodes))
+        if not after.below(before):
+            return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         try:
-            tables = [f"{TABLES}.{node.name}" for node in values]
-            bounds = region.bounds(values)
-            for node, table in zip(values, tables, strict=True):
-                splice_lookup(copy.module, region, node, table, bounds, self.name)
-            removed = sweep(copy.module, region, values)
-            copy.module.recompile()
-            before, after = measure(program.module), measure(copy.module)
-            figures = _figures(region, values, program, removed, before, after)
-            if not after.below(before):
-                return program, end(Status.REFUSED, _arithmetic(region, values, removed, figures, before, after), **figures), None
-            filled = tabulate(region, values, context.progress)
+            copy, tables, table_bytes = self._rewritten(choice, nodes, context)
         except RegionError as error:
-            return program, end(Status.REFUSED, str(error)), None
-        for table, rows in zip(tables, filled, strict=True):
-            provide(copy.module, table, rows)
+            return program, self._end(choice, nodes, Status.REFUSED, str(error), figures), None
+        copy_nodes = {node.name: node for node in copy.graph.nodes}
+        removed = sweep(copy.module, [copy_nodes[node.name] for node in nodes], choice.consumers.pinned)
+        copy.module.recompile()
         context.fuel.take()
-        rewrite = Rewrite(
-            self.name,
-            region,
-            tuple(Table(node, table, bounds) for node, table in zip(values, tables, strict=True)),
-            tuple(removed),
-            figures["bytes_before"],
-            figures["bytes_after"],
-        )
-        reason = f"{figures['bytes_before']:,} B of state became {figures['bytes_after']:,} B of tables"
-        return copy, end(Status.APPLIED, reason, **figures), rewrite
+        balance = _balance(choice, nodes, removed)
+        figures = _figures(choice, removed, table_bytes, before, measure_program(copy))
+        rewrite = Rewrite(self.name, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
+        done = f"{figures['bytes_before']:,} B of state became {table_bytes:,} B of tables ({balance})"
+        return copy, self._end(choice, nodes, Status.APPLIED, done, figures), rewrite
+
+    def _rewritten(self, choice: Choice, nodes: Sequence[Node], context: PassContext) -> tuple[Program, list[Tables], int]:
+        """A copy of the program that looks `nodes` up, its old computation still in place."""
+        copy = choice.program.copy()
+        tables: list[Tables] = []
+        table_bytes = 0
+        held = sum(tensor.numel() * tensor.element_size() for tensor in copy.module.state_dict().values())
+        for group in _by_index(choice, nodes):
+            region = choice.region_of(group[0])
+            bounds = region.bounds(group)
+            filled = tabulate(region, group, context.progress)
+            prefix = f"{TABLES}.{'_'.join(node.name for node in region.inputs)}"
+            alone = [node for node in group if node in choice.escaping]
+            encoded = encode(dict(zip(group, filled, strict=True)), prefix, alone)
+            splice(copy.module, region, encoded, bounds, self.name, prefix)
+            tables.append(Tables(region, tuple(encoded.packs), bounds))
+        table_bytes = sum(t.numel() * t.element_size() for t in copy.module.state_dict().values()) - held
+        return copy, tables, table_bytes
 
 
-def _frontier(region: Region) -> list[Node]:
-    """The values to tabulate: computed, token-only, and read by something that is not."""
-    found: dict[Node, None] = {}
-    for node in region.values():
-        leaves = any(not region.contains(user) and not is_metadata_check(user) for user in node.users)
-        source = unmoved(node)
-        if leaves and _computes(region, source):
-            found[source] = None
-    return list(found)
+def _by_index(choice: Choice, nodes: Sequence[Node]) -> list[list[Node]]:
+    """`nodes` by the row index they are looked up with: token inputs, its layout, and what ids outside it do."""
+    groups: dict[object, list[Node]] = {}
+    for node in nodes:
+        region = choice.region_of(node)
+        key = (tuple(choice.facts[node].tokens), region.index_rows(node), region.bounds([node]))
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
 
 
-def _computes(region: Region, node: Node) -> bool:
-    """More than the ids, or rows read straight from stored state."""
-    if node is region.ids or not region.contains(node):
-        return False
-    operands = [operand for operand in node.all_input_nodes if region.contains(operand)]
-    stored = all(operand.op == "get_attr" for operand in node.all_input_nodes if not region.contains(operand))
-    reads_ids = all(unmoved(operand) is region.ids for operand in operands)
-    return not (reads_ids and stored and node.target in STORED_READS)
+def _arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, Any]]:
+    """What tabulating `part` would cost and free, as a sentence a user can check by hand, and in figures."""
+    table_bytes = choice.table_bytes(part)
+    freed, before, after = choice.predict(part, table_bytes)
+    figures = _figures(choice, freed, table_bytes, before, after)
+    rows = " + ".join(
+        f"{choice.region_of(node).domain:,} × {choice.region_of(node).row_bytes(node):,} ({node.name})" for node in part
+    )
+    frees = f"frees {figures['bytes_before']:,} B ({', '.join(freed)})" if freed else "frees nothing"
+    stays = "".join(f"; {sentence}" for sentence in choice.stays(part))
+    text = (
+        f"does not pay: tables of {rows} = {table_bytes:,} B, and it {frees}{stays}; logical {before.logical:,} → "
+        f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop ({_balance(choice, part, freed)})"
+    )
+    return text, figures
 
 
-def _parts(region: Region) -> Iterator[list[str]]:
-    """The frontier in connected parts: values computed from a common value or weight are decided together."""
-    groups: list[tuple[set[Node], list[str]]] = []
-    for node in _frontier(region):
-        reach = {n for n in ancestors([node]) if n is not region.ids and moved(n) is not region.ids}
-        names = [node.name]
-        apart = []
-        for other, others in groups:
-            if reach & other:
-                reach |= other
-                names = others + names
-            else:
-                apart.append((other, others))
-        groups = [*apart, (reach, names)]
-    return iter([names for _, names in groups])
-
-
-def _figures(
-    region: Region, values: Sequence[Node], program: Program, removed: Sequence[str], before: Storage, after: Storage
-) -> dict[str, int]:
-    table_bytes = region.domain * sum(map(region.row_bytes, values))
-    state = program.module.state_dict()
-    freed = sum(state[name].numel() * state[name].element_size() for name in removed if name in state)
+def _figures(choice: Choice, freed: Sequence[str], table_bytes: int, before: Storage, after: Storage) -> dict[str, Any]:
+    state = choice.program.module.state_dict()
     return {
-        "domain": region.domain,
-        "bytes_before": freed,
+        "bytes_before": sum(state[name].numel() * state[name].element_size() for name in freed if name in state),
         "bytes_after": table_bytes,
         "logical_before": before.logical,
         "logical_after": after.logical,
         "backing_before": before.backing,
         "backing_after": after.backing,
+        "freed": list(freed),
     }
 
 
-def _arithmetic(
-    region: Region, values: Sequence[Node], removed: Sequence[str], figures: dict[str, int], before: Storage, after: Storage
-) -> str:
-    """The refusal a user can check by hand."""
-    widths = " + ".join(f"{region.row_bytes(node)} ({node.name})" for node in values)
-    freed = f"frees {figures['bytes_before']:,} B ({', '.join(removed)})" if removed else "frees nothing"
-    return (
-        f"does not pay: tables of {region.domain:,} ids × ({widths}) B = {figures['bytes_after']:,} B, and it {freed}; "
-        f"logical {before.logical:,} → {after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop"
-    )
+def _balance(choice: Choice, part: Sequence[Node], freed: Sequence[str]) -> BreakEven:
+    state = choice.program.module.state_dict()
+    tables = {str(each.node.args[0].target) for each in table_lookups(choice.program.graph) if _reads_state(each.node)}
+    rows = [(name, state[name][0].numel(), state[name].element_size()) for name in freed if name in tables and name in state]
+    fixed = [(name, state[name].numel(), state[name].element_size()) for name in freed if name not in tables and name in state]
+    widths = [(node.name, choice.region_of(node).width(node), int(node.meta["val"].element_size())) for node in part]
+    return break_even(rows, fixed, widths)
+
+
+def _reads_state(node: Node) -> bool:
+    table = node.args[0]
+    return isinstance(table, Node) and table.op == "get_attr"

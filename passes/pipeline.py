@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from ..analysis.example import Example, as_examples
-from ..analysis.program import GUARDS, Program
-from ..analysis.storage import Storage, measure
+from ..analysis.program import GUARDS, Domain, Program
+from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
 from ..runtime.guards import InputGuards
@@ -89,13 +90,15 @@ class Pipeline:
         self.limits = limits or Limits()
         self.providers = tuple(providers)
 
-    def rewrite(self, program: Program, progress: Progress = silent) -> tuple[Program, list[Outcome], list[Rewrite]]:
+    def rewrite(
+        self, program: Program, progress: Progress = silent, model: nn.Module | None = None, owner: nn.Module | None = None
+    ) -> tuple[Program, list[Outcome], list[Rewrite]]:
         """Run the passes on copies of `program`, one transaction each; nothing is lowered or verified.
 
         Raises:
             PassError: a pass left its copy malformed; `program` is as it was.
         """
-        context = PassContext(Fuel(self.fuel), progress)
+        context = PassContext(Fuel(self.fuel), progress, model, owner)
         outcomes: list[Outcome] = []
         rewrites: list[Rewrite] = []
         for each in self.passes:
@@ -115,7 +118,13 @@ class Pipeline:
         return program, outcomes, rewrites
 
     def run(
-        self, program: Program, examples: Iterable[Example], *, original: nn.Module | None = None, progress: Progress = silent
+        self,
+        program: Program,
+        examples: Iterable[Example],
+        *,
+        original: nn.Module | None = None,
+        owner: nn.Module | None = None,
+        progress: Progress = silent,
     ) -> Run:
         """Rewrite, lower and verify `program`; on any difference everything is rolled back.
 
@@ -123,6 +132,7 @@ class Pipeline:
             program: from `capture`; it is not changed.
             examples: calls whose complete outputs are compared; at least one.
             original: what to compare with; the captured program itself if None.
+            owner: a model that encloses `original`; state it holds is not counted as freed.
             progress: called during long work.
 
         Raises:
@@ -131,7 +141,7 @@ class Pipeline:
             PassError, LoweringError: a pass or provider misbehaved; nothing is lost.
         """
         calls = as_examples(examples)
-        candidate, outcomes, rewrites = self.rewrite(program, progress)
+        candidate, outcomes, rewrites = self.rewrite(program, progress, original, owner)
         candidate = candidate.copy()
         claims = lower(candidate.module, self.providers)
         reference = original if original is not None else program.module
@@ -151,8 +161,8 @@ class Pipeline:
             tuple(rewrites) if accepted else (),
             tuple(claims) if accepted else (),
             verification,
-            measure(program.module),
-            measure(final.module),
+            measure_program(program),
+            measure_program(final),
         )
 
 
@@ -175,5 +185,13 @@ def _install_guards(program: Program, verification: Verification) -> None:
     """Let the program's input check also hold the ids to the numbers of dimensions that were verified."""
     places = {node.name: place for place, node in enumerate(program.input_nodes())}
     ranks = {name: (places[name], frozenset(admitted)) for name, admitted in verification.ranks.items()}
+    reachable = {name: (places[name], _mask(domain)) for name, domain in program.tokens.items() if domain.reachable is not None}
     sizes = program.module.get_submodule(GUARDS)
-    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks))
+    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable))
+
+
+def _mask(domain: Domain) -> torch.Tensor:
+    """Which ids are reachable, bool [V]."""
+    mask = torch.zeros(domain.size, dtype=torch.bool)
+    mask[domain.ids()] = True
+    return mask

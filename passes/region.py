@@ -1,17 +1,18 @@
-"""The token-only region of one token input: which values it holds, how wide their rows are, what they are made of."""
+"""The token-only values of a program: how their rows lie, how wide they are, what they are made of."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import sympy
 import torch
 from torch.fx import Node
 
 from ..analysis.facts import Facts
-from ..analysis.program import Program
+from ..analysis.program import Domain, Program
 from ..analysis.rows import Atom, Rows, TokenAxis, is_static
 from ..analysis.rules import MOVES, RULES, Call
 from ..analysis.tokens import TableLookup, table_lookups
@@ -87,31 +88,37 @@ def ancestors(nodes: Iterable[Node]) -> set[Node]:
 
 @dataclass(frozen=True)
 class Region:
-    """The values of a program that depend on one token input alone.
+    """The values of a program that depend on certain token inputs alone, one or several together.
 
     Attributes:
         program: the captured program.
         facts: its dependence facts.
-        ids: the placeholder of the token input.
+        inputs: the placeholders of the token inputs, in graph order. A table over several has a row for each
+            combination of ids, the last input counting fastest.
     """
 
     program: Program
     facts: Facts
-    ids: Node
+    inputs: tuple[Node, ...]
+
+    @property
+    def name(self) -> str:
+        """The inputs by name, for messages."""
+        return " × ".join(node.name for node in self.inputs)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        return tuple(self.program.tokens[node.name] for node in self.inputs)
 
     @property
     def domain(self) -> int:
-        """The number of ids, V."""
-        return self.program.tokens[self.ids.name].size
+        """The number of table rows: (combinations of) reachable ids."""
+        return prod(domain.rows for domain in self.domains)
 
     def contains(self, node: Node) -> bool:
-        """Whether the value depends on this token input and nothing else; constants are not part of it."""
+        """Whether the value depends on these token inputs and nothing else; constants are not part of it."""
         fact = self.facts.get(node)
-        return fact is not None and fact.token_only and fact.tokens == (self.ids.name,)
-
-    def values(self) -> Iterator[Node]:
-        """Tensor values of the region, in graph order, the ids themselves included."""
-        return (node for node in self.facts if self.contains(node) and self.facts[node].rows is not None)
+        return fact is not None and fact.token_only and set(fact.tokens) <= {each.name for each in self.inputs}
 
     def rows(self, node: Node) -> Rows:
         """The layout of one of its values."""
@@ -120,32 +127,42 @@ class Region:
         return rows
 
     def width(self, node: Node) -> int:
-        """How many elements a value holds for one id."""
+        """How many elements a value holds for one row."""
         return int(sympy.Mul(*(atom.size for dim in self.rows(node) for atom in dim if is_static(atom))))
 
+    def row_bytes(self, node: Node) -> int:
+        """Bytes a value holds for one row."""
+        return self.width(node) * int(node.meta["val"].element_size())
+
+    def index_rows(self, value: Node) -> Rows:
+        """The layout of the row indices that look `value` up: that of the ids, or the inputs' joint axes in order."""
+        if len(self.inputs) == 1:
+            return self.rows(self.inputs[0])
+        atoms = [atom for dim in self.rows(value) for atom in dim]
+        ordered = [atoms[place] for place in self.token_order(atoms)]
+        if any(isinstance(atom, TokenAxis) and atom.size != atom.whole for atom in ordered):
+            raise RegionError(f"{value.name} splits an axis that several token inputs share")
+        return tuple((atom,) for atom in ordered)
+
     def token_order(self, atoms: Sequence[Atom]) -> list[int]:
-        """The places of the token axes among `atoms`, in the order of the ids' own dimensions, outer digits first.
+        """The places of the token axes among `atoms`, in the order of the inputs' own dimensions, outer digits first.
 
         Raises:
             RegionError: an axis of symbolic length is split.
         """
+        names = [node.name for node in self.inputs]
         found = []
         for place, atom in enumerate(atoms):
             if isinstance(atom, TokenAxis):
                 if not atom.stride.is_Integer:
-                    raise RegionError(f"a view splits a token axis of {self.ids.name} of symbolic length {atom.whole}")
-                dim = next(dim for name, dim in atom.axes if name == self.ids.name)
-                found.append((dim, -int(atom.stride), place))
+                    raise RegionError(f"a view splits a token axis of {self.name} of symbolic length {atom.whole}")
+                found.append((min((names.index(name), dim) for name, dim in atom.axes), -int(atom.stride), place))
         return [place for _, _, place in sorted(found)]
 
     def is_trailing(self, node: Node) -> bool:
-        """Laid out [*ids.shape, width] or [*ids.shape]: what a lookup yields as it stands."""
-        rows, ids = self.rows(node), self.rows(self.ids)
-        return rows[: len(ids)] == ids and len(rows) - len(ids) in (0, 1)
-
-    def row_bytes(self, node: Node) -> int:
-        """Bytes a value holds for one id."""
-        return self.width(node) * int(node.meta["val"].element_size())
+        """Laid out [*index shape, width] or [*index shape]: what a lookup yields as it stands."""
+        rows, index = self.rows(node), self.index_rows(node)
+        return rows[: len(index)] == index and len(rows) - len(index) in (0, 1)
 
     def bounds(self, nodes: Iterable[Node]) -> str:
         """What ids outside the domain do in the values `nodes`, in the terms of `runtime.BOUNDS`.
@@ -165,4 +182,4 @@ class Region:
 
     def _wraps_alike(self, lookup: TableLookup) -> bool:
         """Negative ids count from the end of the domain, in this lookup as in a table over the domain."""
-        return lookup.rows == self.domain and unmoved(lookup.index) is self.ids
+        return len(self.inputs) == 1 and lookup.rows == self.domain and unmoved(lookup.index) is self.inputs[0]

@@ -6,22 +6,29 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
+from ..analysis.break_even import BreakEven
+from .encode import Pack
 from .region import Region
 
 
 @dataclass(frozen=True)
-class Table:
-    """One tabulated value.
+class Tables:
+    """The tables over one index.
 
     Attributes:
-        value: the node it stands for, in the program before the rewrite.
-        state: the name of the table in the rewritten module's state, [V, width].
+        region: the region they are values of, in the program before the rewrite.
+        packs: how they are stored.
         bounds: what ids outside the domain do, see `runtime.BOUNDS`.
     """
 
-    value: Node
-    state: str
+    region: Region
+    packs: tuple[Pack, ...]
     bounds: str
+
+    @property
+    def values(self) -> list[Node]:
+        """The values tabulated."""
+        return [part.value for pack in self.packs for part in pack.parts]
 
 
 @dataclass(frozen=True)
@@ -30,20 +37,22 @@ class Rewrite:
 
     Attributes:
         pass_name: the pass that made it.
-        region: the token-only region of the program before.
-        tables: what was tabulated.
+        tables: what was tabulated, by index.
         removed: names of the state that left the program.
         bytes_before: bytes of the state that left.
         bytes_after: bytes of the tables that came.
+        balance: the same in symbols.
     """
 
     pass_name: str
-    region: Region
-    tables: tuple[Table, ...]
+    tables: tuple[Tables, ...]
     removed: tuple[str, ...]
     bytes_before: int
     bytes_after: int
+    balance: BreakEven
 
     @property
     def subject(self) -> str:
-        return f"{self.region.ids.name} → {', '.join(table.value.name for table in self.tables)}"
+        """Token inputs and values, for messages."""
+        inputs = " and ".join(tables.region.name for tables in self.tables)
+        return f"{inputs} → {', '.join(node.name for tables in self.tables for node in tables.values)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +13,9 @@ from torch.fx import Node
 from .._torch import size_expression
 from ..analysis.rows import TokenAxis
 from .region import Region, RegionError, ancestors, is_size
+
+Ids = Mapping[str, torch.Tensor]
+"""Token ids by input name."""
 
 
 class RegionRunner:
@@ -31,7 +34,7 @@ class RegionRunner:
         self._steps: list[tuple[Node, list[Node]]] = []
         last_reader = {operand: node for node in region.facts if node in needed for operand in node.all_input_nodes}
         for node in region.facts:
-            if node not in needed or node is region.ids:
+            if node not in needed or node in region.inputs:
                 continue
             if region.facts[node].constant and self._is_fixed(node):
                 with torch.no_grad():
@@ -40,14 +43,17 @@ class RegionRunner:
             done = [o for o in node.all_input_nodes if last_reader[o] is node and o not in self._constants and o not in self.wanted]
             self._steps.append((node, done))
 
-    def __call__(self, ids: torch.Tensor) -> list[torch.Tensor]:
+    def __call__(self, ids: Ids) -> list[torch.Tensor]:
         """The wanted values for `ids`, as the traced operations lay them out; no gradients.
 
+        Args:
+            ids: the tensor for each input of the region, by name.
+
         Raises:
-            RegionError: an operation needs a size that the shape of `ids` does not give.
+            RegionError: an operation needs a size that the shapes of `ids` do not give.
         """
         symbols = self._symbols(ids)
-        values: dict[Node, Any] = {self.region.ids: ids, **self._constants}
+        values: dict[Node, Any] = {node: ids[node.name] for node in self.region.inputs} | self._constants
         with torch.no_grad():
             for node, done in self._steps:
                 values[node] = self._evaluate(node, values, symbols)
@@ -55,34 +61,45 @@ class RegionRunner:
                     values.pop(operand, None)
         return [values[node] for node in self.wanted]
 
-    def rows(self, ids: torch.Tensor) -> list[torch.Tensor]:
-        """The wanted values as [ids.numel(), width]: one row an id, in the ids' order, features in the value's order.
+    def rows(self, ids: Ids) -> list[torch.Tensor]:
+        """The wanted values as [rows, width]: one row for each id (or combination), features in the value's order.
 
         Raises:
             RegionError: as above, or a value does not have the shape that its layout says.
         """
         return [self._as_rows(node, value, ids) for node, value in zip(self.wanted, self(ids), strict=True)]
 
-    def _as_rows(self, node: Node, value: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def _as_rows(self, node: Node, value: torch.Tensor, ids: Ids) -> torch.Tensor:
         width = self.region.width(node)
-        if ids.dim() != self.region.ids.meta["val"].dim():
-            if not self.region.is_trailing(node) or value.shape[: ids.dim()] != ids.shape or value.numel() != ids.numel() * width:
-                raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(ids.shape)}")
-            return value.reshape(ids.numel(), width)
+        count = value.numel() // width
+        if not self._is_traced_rank(ids):
+            shape = ids[self.region.inputs[0].name].shape
+            if not self.region.is_trailing(node) or value.shape[: len(shape)] != shape or count != shape.numel():
+                raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(shape)}")
+            return value.reshape(count, width)
         atoms = [atom for dim in self.region.rows(node) for atom in dim]
         symbols = self._symbols(ids)
         sizes = [int(atom.size.subs(symbols)) for atom in atoms]
         order = [*self.region.token_order(atoms), *(i for i, atom in enumerate(atoms) if not isinstance(atom, TokenAxis))]
-        return value.reshape(sizes).permute(order).reshape(ids.numel(), width)
+        return value.reshape(sizes).permute(order).reshape(count, width)
+
+    def _is_traced_rank(self, ids: Ids) -> bool:
+        return all(node.meta["val"].dim() == ids[node.name].dim() for node in self.region.inputs)
 
     def _is_fixed(self, node: Node) -> bool:
         """The same for ids of every shape: no operand is a symbolic size, or made with one."""
         tensors = [operand for operand in node.all_input_nodes if not isinstance(operand.meta.get("val"), int | float)]
         return all(operand in self._constants for operand in tensors)
 
-    def _symbols(self, ids: torch.Tensor) -> dict[sympy.Expr, int]:
-        traced = self.region.ids.meta["val"].shape
-        return dict(zip(map(size_expression, traced), ids.shape, strict=True)) if len(traced) == ids.dim() else {}
+    def _symbols(self, ids: Ids) -> dict[sympy.Expr, int]:
+        """The sizes that the ids' shapes give to the traced symbols."""
+        if not self._is_traced_rank(ids):
+            return {}
+        return {
+            size_expression(size): actual
+            for node in self.region.inputs
+            for size, actual in zip(node.meta["val"].shape, ids[node.name].shape, strict=True)
+        }
 
     def _evaluate(self, node: Node, values: dict[Node, Any], symbols: dict[sympy.Expr, int]) -> Any:
         if node.op == "get_attr":

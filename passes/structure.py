@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -90,11 +91,11 @@ def _verify_metadata(node: Node) -> None:
             raise PassError(f"{node.name} records {_shape_of(recorded)}, its operation yields {_shape_of(found)}")
 
 
-def recompute(node: Node) -> Any:
-    """The fake value of a node, from the recorded values of its operands."""
+def recompute(node: Node, instead: Mapping[Node, Any] = MappingProxyType({})) -> Any:
+    """The fake value of a node, from the recorded values of its operands (or those given instead)."""
 
-    def value(argument: Any) -> Any:
-        return argument.meta["val"] if isinstance(argument, Node) else argument
+    def value(argument: Node) -> Any:
+        return instead[argument] if argument in instead else argument.meta["val"]
 
     args = torch.fx.node.map_arg(node.args, value)
     kwargs = torch.fx.node.map_arg(node.kwargs, value)

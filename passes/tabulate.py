@@ -1,15 +1,16 @@
-"""Tables: the values of a region for every id of its domain."""
+"""Tables: the values of a region for every row of its domain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import torch
 from torch.fx import Node
 
-from .._torch import static_size
-from .region import Region
-from .runner import RegionRunner
+from .._torch import size_expression, static_size
+from .region import Region, RegionError
+from .runner import Ids, RegionRunner
 
 CHUNK_BYTES = 64 << 20
 SMALLEST_CHUNK, LARGEST_CHUNK = 256, 8192
@@ -22,28 +23,61 @@ def silent(what: str, done: int, total: int) -> None:
     """Reports nothing."""
 
 
-def shape_of(region: Region, rows: int) -> tuple[int, ...]:
-    """The shape of ids that holds `rows` rows (or the next possible number) in the traced rank.
+def tokens_of(region: Region, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The id of each input for 1-D table row numbers, in the dtype the input was traced with."""
+    result = {}
+    for node, domain in reversed(list(zip(region.inputs, region.domains, strict=True))):
+        digit, rows = rows % domain.rows, rows // domain.rows
+        traced = node.meta["val"]
+        result[node.name] = (digit if domain.is_prefix else domain.ids()[digit]).to(traced.dtype).to(traced.device)
+    return result
 
-    Static axes keep their traced size; of the dynamic ones the last takes the rows, the others are 1.
+
+def shapes_of(region: Region, rows: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of ids that hold `rows` rows (or the next possible number) in the traced ranks.
+
+    One dynamic axis takes the rows, the last of a single input or one that several inputs share; other dynamic axes
+    are 1, static ones keep their size.
+
+    Raises:
+        RegionError: several inputs have no dynamic axis in common, or static axes.
     """
-    traced = [static_size(size) for size in region.ids.meta["val"].shape]
-    fixed = 1
-    for size in traced:
-        fixed *= 1 if size is None else size
-    dynamic = [place for place, size in enumerate(traced) if size is None]
-    shape = [1 if size is None else size for size in traced]
-    if dynamic:
-        shape[dynamic[-1]] = -(-rows // fixed)
-    return tuple(shape)
+    traced = {node.name: [size_expression(size) for size in node.meta["val"].shape] for node in region.inputs}
+    static = {name: prod(int(size) for size in sizes if size.is_Integer) for name, sizes in traced.items()}
+    dynamic = [size for size in next(iter(traced.values())) if not size.is_Integer]
+    if len(traced) > 1:
+        dynamic = [size for size in dynamic if all(sizes.count(size) == 1 for sizes in traced.values())]
+        if not dynamic or any(fixed != 1 for fixed in static.values()):
+            raise RegionError(f"token inputs {region.name} share no dynamic axis to lay their combinations along")
+    chosen = dynamic[-1] if dynamic else None
+    return {
+        name: tuple(int(size) if size.is_Integer else -(-rows // static[name]) if size == chosen else 1 for size in sizes)
+        for name, sizes in traced.items()
+    }
 
 
-def arrange(region: Region, tokens: torch.Tensor) -> torch.Tensor:
-    """1-D `tokens` as ids of `shape_of`, the last one repeated to fill it up."""
-    shape = shape_of(region, tokens.numel())
-    room = int(torch.Size(shape).numel())
-    filled = torch.cat([tokens, tokens[-1:].expand(max(room - tokens.numel(), 0))])
-    return filled[:room].reshape(shape)
+def arrange(region: Region, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """1-D tokens of each input as ids of `shapes_of`, the last one repeated to fill up."""
+    count = next(iter(tokens.values())).numel()
+    result = {}
+    for name, shape in shapes_of(region, count).items():
+        room = prod(shape)
+        each = tokens[name]
+        result[name] = torch.cat([each, each[-1:].expand(max(room - count, 0))])[:room].reshape(shape)
+    return result
+
+
+def calls(
+    region: Region, step: int, start: int = 0, stop: int | None = None, place: Callable[[Region, dict[str, torch.Tensor]], Ids] = arrange
+) -> Iterator[tuple[Ids, torch.Tensor]]:
+    """The rows start … stop-1 of the domain in calls of `step` rows: (ids as called, the row numbers they answer)."""
+    stop = region.domain if stop is None else stop
+    while start < stop:
+        rows = torch.arange(start, min(start + step, stop))
+        ids = place(region, tokens_of(region, rows))
+        room = next(iter(ids.values())).numel()
+        yield ids, rows[:room]
+        start += min(room, rows.numel())
 
 
 def chunks(domain: int, row_bytes: int) -> Iterator[tuple[int, int]]:
@@ -56,27 +90,24 @@ def chunks(domain: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def tabulate(region: Region, values: Sequence[Node], progress: Progress = silent) -> list[torch.Tensor]:
-    """One table [V, width] for each of `values`, by running the region over its domain in chunks.
+    """One table [rows, width] for each of `values`, by running the region over its domain in chunks.
 
     Raises:
         RegionError: the region cannot be run on ids alone.
     """
     run = RegionRunner(region, values)
-    device = region.ids.meta["val"].device
     tables = [
         torch.empty((region.domain, region.width(node)), dtype=node.meta["val"].dtype, device=node.meta["val"].device)
         for node in values
     ]
-    row_bytes = sum(region.row_bytes(node) for node in values)
-    dtype = region.ids.meta["val"].dtype
-    for start, stop in chunks(region.domain, row_bytes):
-        done = start
-        while done < stop:
-            tokens = torch.arange(done, stop, device=device, dtype=dtype)
-            ids = arrange(region, tokens)
-            count = min(ids.numel(), tokens.numel())
-            for table, rows in zip(tables, run.rows(ids), strict=True):
-                table[done : done + count] = rows[:count]
-            done += count
+    for start, stop in chunks(region.domain, sum(region.row_bytes(node) for node in values)):
+        for ids, rows in calls(region, stop - start, start, stop):
+            for table, found in zip(tables, run.rows(ids), strict=True):
+                table[int(rows[0]) : int(rows[-1]) + 1] = found[: rows.numel()]
         progress("tabulating", stop, region.domain)
     return tables
+
+
+def has_dynamic_axis(region: Region) -> bool:
+    """Whether calls of any number of rows are possible in the traced ranks."""
+    return any(static_size(size) is None for node in region.inputs for size in node.meta["val"].shape)

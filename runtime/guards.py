@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import TokenRankError
+from ..errors import TokenRankError, UnreachableTokenError
 
 
 class InputGuards(nn.Module):
@@ -20,12 +21,19 @@ class InputGuards(nn.Module):
     Args:
         sizes: export's own guard module, called with every input.
         ranks: for each token input its place among the inputs, and the numbers of dimensions admitted.
+        reachable: for token inputs whose tables hold only some ids, their place and a bool mask [V] of those.
     """
 
-    def __init__(self, sizes: nn.Module, ranks: Mapping[str, tuple[int, frozenset[int]]]) -> None:
+    def __init__(
+        self,
+        sizes: nn.Module,
+        ranks: Mapping[str, tuple[int, frozenset[int]]],
+        reachable: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.sizes = sizes
         self.ranks = dict(ranks)
+        self.reachable = dict(reachable)
         self.eval()
 
     def forward(self, *inputs: Any) -> None:
@@ -33,6 +41,8 @@ class InputGuards(nn.Module):
 
         Raises:
             TokenRankError: token ids with a number of dimensions that is not admitted.
+            UnreachableTokenError: an id the tables do not hold, because it was said not to occur. Not checked while
+                tracing; such an id then raises where it is looked up.
             AssertionError: a size or number differs from what was captured (raised by export's guards).
         """
         for name, (place, admitted) in self.ranks.items():
@@ -42,4 +52,18 @@ class InputGuards(nn.Module):
                     f"token input {name} has {ids.dim()} dimensions; this program was captured and verified for "
                     f"{sorted(admitted)}. Reshape the ids, or give an example with that many dimensions"
                 )
+        if not torch.compiler.is_compiling():
+            for name, (place, mask) in self.reachable.items():
+                _refuse_unreachable(name, inputs[place], mask)
         self.sizes(*inputs)
+
+
+def _refuse_unreachable(name: str, ids: torch.Tensor, mask: torch.Tensor) -> None:
+    inside = ids[(ids >= 0) & (ids < mask.shape[0])].long()
+    unreachable = inside[~mask.to(inside.device)[inside]]
+    if unreachable.numel():
+        found = sorted(set(unreachable.tolist()))
+        raise UnreachableTokenError(
+            f"token input {name} carries id {found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}, which "
+            "TokenInput(reachable=…) left out; compile again with it among the reachable ids"
+        )

@@ -59,9 +59,10 @@ def load_or_skip(load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
     except (CheckpointUnavailable, ImportError) as error:
-        if os.environ.get("FOLDFX_REQUIRE_CHECKPOINTS") == "1":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        reason = str(error)
+    if os.environ.get("FOLDFX_REQUIRE_CHECKPOINTS") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

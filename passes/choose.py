@@ -1,0 +1,204 @@
+"""Which values to tabulate: a program's token-only values as a cut problem, and the parts of its solution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from torch.fx import Node
+
+from ..analysis.aliases import analyze_aliases
+from ..analysis.consumers import Consumers, StorageKey
+from ..analysis.facts import Facts
+from ..analysis.program import Program
+from ..analysis.provenance import where
+from ..analysis.rows import Uniform, is_static
+from ..analysis.storage import Storage, measure_program, nbytes
+from .cut import Candidate, Cut, cheapest_cut
+from .region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
+from .sweep import freed_by
+
+LARGEST_PRODUCT = 1 << 16
+"""Rows a table over several token inputs may have."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The choice of tables for one program.
+
+    Attributes:
+        program: the program.
+        facts: its dependence facts.
+        consumers: who reads and holds its state.
+        largest_product: rows a table over several token inputs may have.
+    """
+
+    program: Program
+    facts: Facts
+    consumers: Consumers
+    largest_product: int = LARGEST_PRODUCT
+
+    @cached_property
+    def values(self) -> list[Node]:
+        """Token-only values, tuples included, in graph order."""
+        return [node for node in self.facts if self.facts[node].token_only]
+
+    @cached_property
+    def demanded(self) -> list[Node]:
+        """Token-only values that something else reads."""
+        inside = set(self.values)
+        return [
+            node for node in self.values if any(user not in inside and not is_metadata_check(user) for user in node.users)
+        ]
+
+    @cached_property
+    def escaping(self) -> set[Node]:
+        """Values whose memory may reach the caller through an output."""
+        aliases = analyze_aliases(self.program)
+        outputs = [node for node in self.program.graph.output_node().all_input_nodes if node in aliases.roots]
+        return {node for node in self.values if aliases.may_reach(node, outputs)}
+
+    @cached_property
+    def cut(self) -> Cut:
+        """The optimal cut, by node name."""
+        weights = {storage: self._weight_bytes(storage) for storage in self.consumers.sizes}
+        return cheapest_cut([self._candidate(node) for node in self.values], weights)
+
+    @cached_property
+    def tables(self) -> list[Node]:
+        """The values the optimal cut tabulates."""
+        return [node for node in self.values if node.name in self.cut.tables]
+
+    def region(self, inputs: Iterable[str]) -> Region:
+        """The region of some token inputs."""
+        names = frozenset(inputs)
+        if names not in self._regions:
+            chosen = tuple(node for node in self.program.input_nodes() if node.name in names)
+            self._regions[names] = Region(self.program, self.facts, chosen)
+        return self._regions[names]
+
+    @cached_property
+    def _regions(self) -> dict[frozenset[str], Region]:
+        return {}
+
+    def region_of(self, node: Node) -> Region:
+        """The region of the token inputs a value depends on."""
+        return self.region(self.facts[node].tokens)
+
+    def parts(self, values: Sequence[Node]) -> list[list[Node]]:
+        """`values` in groups that share an ancestor or state: what is decided, applied and undone together."""
+        groups: list[tuple[set[Node], list[Node]]] = []
+        for node in values:
+            reach = {each for each in ancestors([node]) if unmoved(each).op != "placeholder"}
+            members = [node]
+            apart = []
+            for other, others in groups:
+                if reach & other:
+                    reach, members = reach | other, others + members
+                else:
+                    apart.append((other, others))
+            groups = [*apart, (reach, members)]
+        return [members for _, members in groups]
+
+    def frontier(self) -> list[Node]:
+        """The computed values behind what is demanded: what a fold of everything would tabulate."""
+        ends = dict.fromkeys(unmoved(node) for node in self.demanded)
+        return [node for node in ends if self.facts[node].token_only and self.computes(node) and self._table_bytes(node) is not None]
+
+    def computes(self, node: Node) -> bool:
+        """More than the ids, or rows read straight from stored state."""
+        if node.op == "placeholder":
+            return False
+        tokens = [operand for operand in node.all_input_nodes if self.facts[operand].token_only]
+        others = [operand for operand in node.all_input_nodes if operand not in tokens and not is_size(operand)]
+        reads_ids = all(unmoved(operand).op == "placeholder" for operand in tokens)
+        return not (node.target in STORED_READS and reads_ids and all(operand.op == "get_attr" for operand in others))
+
+    def predict(self, tables: Sequence[Node], table_bytes: int) -> tuple[list[str], Storage, Storage]:
+        """What tabulating `tables` frees: (state names, storage now, storage afterwards)."""
+        before = measure_program(self.program)
+        freed = freed_by(self.program.graph, tables)
+        state = self.program.module.state_dict()
+        logical = sum(nbytes(state[name]) for name in freed if name in state)
+        gone = {
+            storage
+            for storage in {self.consumers.storages[name] for name in freed}
+            if set(self.consumers.names(storage)) <= set(freed) and not self.consumers.held(storage)
+        }
+        backing = sum(self.consumers.sizes[storage] for storage in gone)
+        after = Storage(before.logical - logical + table_bytes, before.backing - backing + table_bytes)
+        return freed, before, after
+
+    def stays(self, tables: Sequence[Node]) -> list[str]:
+        """Who keeps the state that `tables` are computed from but do not free, one sentence each."""
+        freed = set(freed_by(self.program.graph, tables))
+        read = {str(node.target) for node in ancestors(tables) if node.op == "get_attr"}
+        inside = ancestors(tables)
+        sentences = []
+        for name in sorted(read):
+            outside = [node for node in self.consumers.readers.get(name, ()) if node not in inside]
+            holders = list(self.consumers.held(self.consumers.storages[name])) if name in self.consumers.storages else []
+            twins = [twin for twin in self.consumers.names(self.consumers.storages[name]) if twin not in read and self.consumers.readers[twin]]
+            why = [f"{node.name} ({where(node)}) reads it" for node in outside[:2]] + holders
+            why += [f"{twin} is the same memory" for twin in twins]
+            if why and (name not in freed or holders or twins):
+                sentences.append(f"{name} stays: {'; '.join(why)}")
+        return sentences
+
+    def table_bytes(self, nodes: Iterable[Node]) -> int:
+        """Bytes of plain tables of `nodes`."""
+        return sum(self._table_bytes(node) or 0 for node in nodes)
+
+    def _candidate(self, node: Node) -> Candidate:
+        given = node.op == "placeholder"
+        operands = tuple(operand.name for operand in node.all_input_nodes if self.facts[operand].token_only)
+        return Candidate(
+            node.name,
+            None if given else self._table_bytes(node),
+            operands,
+            () if given else tuple(dict.fromkeys(self._weights(node))),
+            node in self._demanded,
+            moved(node) is not None or self.facts[node].rows is None,
+            given,
+        )
+
+    @cached_property
+    def _demanded(self) -> frozenset[Node]:
+        return frozenset(self.demanded)
+
+    def _table_bytes(self, node: Node) -> int | None:
+        """None for tuples, broadcasts along a symbolic length, and products of too many rows."""
+        fact = self.facts[node]
+        if fact.rows is None or any(isinstance(a, Uniform) and not is_static(a) for dim in fact.rows for a in dim):
+            return None
+        rows = prod(self.program.tokens[name].rows for name in fact.tokens)
+        if len(fact.tokens) > 1 and rows > self.largest_product:
+            return None
+        return rows * self.region_of(node).row_bytes(node)
+
+    def _weights(self, node: Node) -> Iterable[StorageKey]:
+        """The allocations of the state that computing `node` from its token-only operands reads."""
+        constants = [o for o in node.all_input_nodes if not self.facts[o].token_only and not is_size(o)]
+        for each in ancestors(constants):
+            if each.op == "get_attr" and str(each.target) in self.consumers.storages:
+                yield self.consumers.storages[str(each.target)]
+
+    def _weight_bytes(self, storage: StorageKey) -> int:
+        """What keeping an allocation costs: nothing where someone else needs it in any case."""
+        inside = self._inside
+        readers = {node for name in self.consumers.names(storage) for node in self.consumers.readers[name]}
+        free = self.consumers.held(storage) or any(node not in inside for node in readers)
+        return 0 if free else self.consumers.sizes[storage]
+
+    @cached_property
+    def _inside(self) -> set[Node]:
+        """Token-only values, and constants that only they read."""
+        inside: set[Node] = set(self.values)
+        for node in reversed(list(self.facts)):
+            checks = [user for user in node.users if not is_metadata_check(user)]
+            if self.facts[node].constant and checks and all(user in inside for user in checks):
+                inside.add(node)
+        return inside
+

@@ -1,0 +1,128 @@
+"""The cheapest set of tables, as a minimum cut.
+
+Every token-only value v has two binary variables, every weight w one:
+
+    y[v] = 1   v is available at run time        x[v] = 1   v is computed online        z[w] = 1   w is kept
+
+and the total to minimise is a sum of terms "pay c if u = 1 and v = 0":
+
+    y[v] ∧ ¬x[v]   pays the bytes of v's table          (available, but not computed: it is looked up)
+    x[v] ∧ ¬y[p]   pays ∞  for each operand p of v      (computing v needs its operands)
+    x[v] ∧ ¬z[w]   pays ∞  for each weight w v reads
+    z[w]           pays the bytes of w                  (0 where someone else holds w anyway)
+    ¬y[v]          pays ∞  where v is demanded from outside
+
+With 1 = source side and 0 = sink side each term is one edge u → v of capacity c, so the least total is the capacity of
+a minimum s-t cut and the cut's source side is an optimal assignment (Picard 1976: minimising a quadratic
+pseudo-Boolean function whose every term is of this form, i.e. submodular, is a minimum cut). This holds for any
+acyclic graph: diamonds, joins, several outputs, shared weights.
+
+Costs are compared in order (bytes, operations run online and lookups, tables behind a mere rearrangement): the second
+and third only break ties. They are folded into one integer, so the solution stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+from networkx.algorithms.flow import preflow_push
+
+Name = Hashable
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One token-only value.
+
+    Attributes:
+        name: identifies it.
+        table: bytes of its table; None where it cannot be tabulated.
+        operands: the token-only values it is computed from.
+        weights: the state it reads.
+        demanded: something outside the problem reads it.
+        moves: it only rearranges an operand, at no cost.
+        given: it is there at run time for nothing (the ids).
+    """
+
+    name: Name
+    table: int | None
+    operands: tuple[Name, ...] = ()
+    weights: tuple[Name, ...] = ()
+    demanded: bool = False
+    moves: bool = False
+    given: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An optimal choice.
+
+    Attributes:
+        tables: the values to look up.
+        online: the values to compute.
+        kept: the weights that computing them needs.
+        bytes: tables plus kept weights.
+    """
+
+    tables: frozenset[Name]
+    online: frozenset[Name]
+    kept: frozenset[Name]
+    bytes: int
+
+
+def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Name, int]) -> Cut:
+    """The choice of tables with the fewest bytes of tables and kept weights.
+
+    Args:
+        candidates: the values, operands before their readers.
+        weights: the bytes each weight costs where it is kept; 0 for one that is held elsewhere in any case.
+
+    Raises:
+        ValueError: a demanded value can be neither computed nor tabulated.
+    """
+    wanted = _needed(candidates)
+    scale = 8 * (len(wanted) + 1)
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_nodes_from(("source", "sink"))
+    for value in wanted:
+        y, x = ("y", value.name), ("x", value.name)
+        if value.demanded:
+            graph.add_edge("source", y)
+        if value.given:
+            continue
+        if value.table is None:
+            graph.add_edge(y, x)
+        else:
+            graph.add_edge(y, x, capacity=value.table * scale + 4 + 1 + value.moves)
+        if not value.moves:
+            graph.add_edge(x, "sink", capacity=4)
+        for operand in value.operands:
+            graph.add_edge(x, ("y", operand))
+        for weight in value.weights:
+            if weights[weight]:
+                graph.add_edge(x, ("z", weight))
+                graph.add_edge(("z", weight), "sink", capacity=weights[weight] * scale)
+    try:
+        _, (ones, _) = nx.minimum_cut(graph, "source", "sink", flow_func=preflow_push)
+    except nx.NetworkXUnbounded as error:
+        raise ValueError("a demanded value can be neither computed nor tabulated") from error
+    online = frozenset(value.name for value in wanted if ("x", value.name) in ones)
+    tables = frozenset(v.name for v in wanted if ("y", v.name) in ones and v.name not in online and not v.given)
+    kept = frozenset(weight for value in wanted if value.name in online for weight in value.weights)
+    table_bytes = sum(value.table or 0 for value in wanted if value.name in tables)
+    return Cut(tables, online, kept, table_bytes + sum(weights[weight] for weight in kept))
+
+
+def _needed(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The demanded values and what they are computed from."""
+    by_name = {value.name: value for value in candidates}
+    needed = set()
+    stack = [value.name for value in candidates if value.demanded]
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(by_name[name].operands)
+    return [value for value in candidates if value.name in needed]

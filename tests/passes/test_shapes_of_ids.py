@@ -1,0 +1,120 @@
+"""Ids of every shape: empty, scalar, strided, int32, and other numbers of dimensions than the captured one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import foldfx
+from foldfx.errors import TokenRankError
+
+VOCABULARY = 13
+Agree = Callable[..., None]
+
+
+class Softmax(nn.Module):
+    """Ids are its only input; `dim` decides whether it means the same for ids of another rank."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 64)
+        self.project = nn.Linear(64, 8)
+        self.dim = dim
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.softmax(self.project(self.embedding(ids)), dim=self.dim)
+
+
+Folded = tuple[nn.Module, foldfx.Result]
+
+
+def fold(model: nn.Module, *shape: int, dtype: torch.dtype = torch.int64) -> Folded:
+    example = foldfx.Example((torch.randint(VOCABULARY, shape, dtype=dtype),))
+    return model, foldfx.compile(model, [example])
+
+
+@pytest.fixture(scope="module")
+def pair() -> Folded:
+    """Captured with ids [B, T]."""
+    return fold(Softmax(-1), 3, 5)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (0, 5), (4, 0), (0, 0), (), (7,), (0,), (2, 3, 4)], ids=str)
+def test_ids_of_every_shape(pair: Folded, shape: tuple[int, ...], agree: Agree) -> None:
+    model, result = pair
+    assert result.accepted
+    ids = torch.randint(VOCABULARY, shape)
+    agree(model(ids), result.module(ids))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda ids: ids.t(), lambda ids: ids[:, ::2], lambda ids: ids[::2], lambda ids: ids[0].expand(4, 6), lambda ids: ids[1:2]],
+    ids=["transposed", "every other column", "every other row", "expanded", "one row"],
+)
+def test_strided_ids(pair: Folded, make: Callable[[Tensor], Tensor], agree: Agree) -> None:
+    model, result = pair
+    ids = make(torch.randint(VOCABULARY, (4, 6)))
+    agree(model(ids), result.module(ids))
+
+
+def test_int32_ids_where_int64_was_captured(pair: Folded, agree: Agree) -> None:
+    model, result = pair
+    ids = torch.randint(VOCABULARY, (3, 5), dtype=torch.int32)
+    agree(model(ids), result.module(ids))
+
+
+def test_int32_ids_as_captured(agree: Agree) -> None:
+    model, result = fold(Softmax(-1), 3, 5, dtype=torch.int32)
+    assert result.accepted
+    for dtype in (torch.int32, torch.int64):
+        ids = torch.randint(VOCABULARY, (3, 5), dtype=dtype)
+        agree(model(ids), result.module(ids))
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (1, 6), (2, 3)], ids=str)
+def test_a_capture_with_scalar_ids(shape: tuple[int, ...], agree: Agree) -> None:
+    model, result = fold(Softmax(-1))
+    assert result.accepted
+    ids = torch.randint(VOCABULARY, shape)
+    agree(model(ids), result.module(ids))
+
+
+def test_a_rank_that_means_something_else_is_refused() -> None:
+    """softmax(dim=1) of ids [B] runs over features; of ids [B, T] it would run over positions."""
+    model, result = fold(Softmax(1), 6)
+    assert result.accepted
+    assert result.report.to_dict()["verification"]["ranks"] == {"ids": [1]}
+    ids = torch.randint(VOCABULARY, (2, 3))
+    assert model(ids).shape == (2, 3, 8)
+    with pytest.raises(TokenRankError, match=r"2 dimensions.*verified for \[1\]"):
+        result.module(ids)
+
+
+def test_a_rank_that_was_verified_is_admitted(pair: Folded) -> None:
+    """The twin of the refusal: softmax(dim=-1) runs over features whatever the rank."""
+    _, result = pair
+    assert result.report.to_dict()["verification"]["ranks"] == {"ids": [0, 1, 2, 3]}
+    with pytest.raises(TokenRankError, match="4 dimensions"):
+        result.module(torch.zeros(1, 1, 1, 1, dtype=torch.int64))
+
+
+class WithHidden(Softmax):
+    """Another input is laid out [B, 8], so ids of another rank need it in another rank, too."""
+
+    def forward(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        return super().forward(ids) * hidden
+
+
+def test_a_rank_that_another_input_fixes_is_refused(agree: Agree) -> None:
+    model = WithHidden(-1)
+    example = foldfx.Example((torch.randint(VOCABULARY, (5,)), torch.randn(5, 8)))
+    result = foldfx.compile(model, [example])
+    assert result.accepted
+    agree(model(*example.args), result.module(*example.args))
+    with pytest.raises((TokenRankError, AssertionError)):
+        result.module(torch.zeros(5, 5, dtype=torch.int64), torch.randn(5, 8))
