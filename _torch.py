@@ -7,11 +7,11 @@ torch module. Tested with torch 2.13; the package declares torch>=2.11.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import sympy
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.nn.modules import module as _module
 from torch.utils import _pytree
 
@@ -105,6 +105,18 @@ def unflatten_outputs(module: GraphModule, leaves: list[Any]) -> Any:
     return _pytree.tree_unflatten(leaves, module.graph._codegen.pytree_info.out_spec)  # type: ignore[attr-defined]
 
 
+def copy_graph(graph: Graph) -> Graph:
+    """An independent graph with the same nodes, names and calling convention; each node gets its own `meta` dict."""
+    result = Graph(tracer_cls=graph._tracer_cls)
+    copied: dict[Node, Node] = {}
+    result.graph_copy(graph, copied)
+    old = graph.output_node()
+    new = result.output(torch.fx.node.map_arg(old.args[0], lambda node: copied[node]), old.type)
+    new.meta = dict(old.meta)
+    result.set_codegen(graph._codegen)
+    return result
+
+
 def schema_arguments(node: Node) -> dict[str, Any]:
     """The arguments of an ATen call by schema name, defaults filled in.
 
@@ -130,5 +142,6 @@ def is_mutable(target: Any) -> bool:
     return not isinstance(target, torch._ops.OpOverload) or bool(target._schema.is_mutable)
 
 
-def is_overload(target: Any) -> bool:
+def is_overload(target: object) -> TypeGuard[Any]:
+    """Whether a node's target is an ATen (or custom) operator overload with a schema."""
     return isinstance(target, torch._ops.OpOverload)

@@ -175,7 +175,12 @@ def blockers(facts: Facts) -> list[str]:
     """Where token-only values end: one sentence for each operation that reads one and is not token-only itself."""
     found = []
     for node, fact in facts.items():
-        ends = isinstance(node.meta.get("val"), torch.Tensor | list | tuple) and node.op == "call_function" and not (fact.token_only or fact.constant) and fact.because.rule != "effect"
+        ends = (
+            isinstance(node.meta.get("val"), torch.Tensor | list | tuple)
+            and node.op == "call_function"
+            and not (fact.token_only or fact.constant)
+            and fact.because.rule != "effect"
+        )
         if ends and any(facts[operand].token_only for operand in node.all_input_nodes):
             found.append(f"{node.name} ({where(node)}): {fact.because.text}")
     return found

@@ -32,7 +32,10 @@ from .passes.tabulate import Progress
 ROLLED_BACK = 2
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Fold what depends on a token id alone into lookup tables.", rich_markup_mode=None
+    add_completion=False,
+    no_args_is_help=True,
+    help="Fold what depends on a token id alone into lookup tables.",
+    rich_markup_mode=None,
 )
 
 Factory = Annotated[str, typer.Option(help="Builds the model: file.py:function or package.module:function.")]

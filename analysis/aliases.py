@@ -42,7 +42,7 @@ _MAY_COPY = frozenset(
     }
 )
 
-Roots = Mapping[object, Alias]
+Roots = dict[object, Alias]
 """Allocations a value stands on: a state storage, an input, or the node that made it; and how surely."""
 
 
@@ -131,8 +131,8 @@ def state_alias(one: torch.Tensor, other: torch.Tensor) -> Alias:
 
 def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte and one past the last byte the tensor touches in its storage."""
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset() * tensor.element_size()
+    reach = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset()) * tensor.element_size()
     return start, start + (reach + 1) * tensor.element_size()
 
 

@@ -53,8 +53,8 @@ def _audit_module(path: str, module: nn.Module) -> None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         if module.max_norm is not None:
             raise CaptureError(
-                f"{_at(path, module)} has max_norm={module.max_norm}: its lookup rewrites the weight; renormalise the weight once "
-                "and set max_norm=None"
+                f"{_at(path, module)} has max_norm={module.max_norm}: its lookup rewrites the weight; renormalise the "
+                "weight once and set max_norm=None"
             )
         if module.sparse:
             raise CaptureError(f"{_at(path, module)} has sparse=True; set sparse=False for inference")
@@ -126,7 +126,11 @@ def _content(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return (id(value), value._version)
     if isinstance(value, list | tuple | set | frozenset):
-        return (type(value), len(value), sorted(map(_identity, value), key=repr) if isinstance(value, set) else [*map(_identity, value)])
+        return (
+            type(value),
+            len(value),
+            sorted(map(_identity, value), key=repr) if isinstance(value, set) else [*map(_identity, value)],
+        )
     if isinstance(value, dict):
         return [(repr(key), _identity(item)) for key, item in value.items()]
     return _identity(value)

@@ -41,21 +41,23 @@ class BreakEven:
         balance = sympy.expand((self.before - self.after).subs(self.sizes))
         slope = balance.coeff(V, 1)
         if (even := self.vocabulary) is not None:
-            verdict = f"saves for V {'<' if slope < 0 else '>'} {sympy.N(even, 8).round(1)}"
+            verdict = f"saves for V {'<' if slope < 0 else '>'} {float(even):,.1f}"
         else:
             verdict = "saves at any V" if balance.subs(V, 1) > 0 else "saves at no V"
         return f"{self.before} → {self.after} B; {verdict}"
 
 
-def break_even(
-    freed_rows: Iterable[tuple[str, int, int]], freed_fixed: Iterable[tuple[str, int, int]], tables: Iterable[tuple[str, int, int]]
-) -> BreakEven:
+Term = tuple[str, int, int]
+"""(name, elements in a row or in all, bytes an element)."""
+
+
+def break_even(freed_rows: Iterable[Term], freed_fixed: Iterable[Term], tables: Iterable[tuple[Term, int | None]]) -> BreakEven:
     """The balance of one fold.
 
     Args:
-        freed_rows: (name, elements a row, bytes an element) of freed state with a row for each id.
-        freed_fixed: (name, elements, bytes an element) of other freed state.
-        tables: (name, elements a row, bytes an element) of the tables.
+        freed_rows: freed state with a row for each id.
+        freed_fixed: other freed state.
+        tables: the tables, each with its number of rows; None for one row an id.
     """
     sizes: dict[sympy.Symbol, int] = {}
 
@@ -66,5 +68,8 @@ def break_even(
 
     before = sum((V * item * symbol("e", name, width) for name, width, item in freed_rows), sympy.Integer(0))
     before += sum((item * symbol("p", name, count) for name, count, item in freed_fixed), sympy.Integer(0))
-    after = sum((V * item * symbol("w", name, width) for name, width, item in tables), sympy.Integer(0))
+    after = sum(
+        ((V if rows is None else rows) * item * symbol("w", name, width) for (name, width, item), rows in tables),
+        sympy.Integer(0),
+    )
     return BreakEven(before, after, sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,7 @@ from .example import Example
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module
 from .tokens import TokenInput, token_domains
 
-DynamicShapes = Mapping[str, Any]
+DynamicShapes = dict[str, Any]
 
 
 def capture(
@@ -63,7 +64,9 @@ def capture(
     _refuse_renormalisation(module.graph)
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)
-    registered = {name for name, _ in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))}
+    registered = {
+        name for name, _ in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    }
     constants = frozenset(str(node.target) for node in module.graph.find_nodes(op="get_attr")) - registered
     return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges), constants)
 
@@ -105,7 +108,8 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
     watch, call = AttributeWatch(model), example.cloned()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
             exported = torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False)
             return exported.run_decompositions({})
     except Exception as error:
@@ -155,7 +159,8 @@ def _plain_module(exported: ExportedProgram) -> GraphModule:
 
 
 def _effects(graph: Graph) -> Effects:
-    buffers, inputs = set(), set()
+    buffers: set[str] = set()
+    inputs: set[str] = set()
     for node in graph.nodes:
         if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
             written = node.args[0]
@@ -182,7 +187,9 @@ def _ensure_guard_call(module: GraphModule) -> None:
 def _refuse_renormalisation(graph: Graph) -> None:
     for node in graph.nodes:
         if "embedding_renorm" in str(node.target):
-            raise CaptureError(f"{node.name} renormalises an embedding's weight in forward (max_norm); renormalise it once instead")
+            raise CaptureError(
+                f"{node.name} renormalises an embedding's weight in forward (max_norm); renormalise it once instead"
+            )
 
 
 def _specialised(graph: Graph) -> list[Specialised]:
@@ -197,4 +204,3 @@ def _specialised(graph: Graph) -> list[Specialised]:
         sizes = enumerate(map(static_size, value.shape))
         found += [Specialised(node.name, f"dimension {dim} is {size}") for dim, size in sizes if size is not None]
     return found
-

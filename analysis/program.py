@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -11,8 +10,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from .._torch import mark_non_persistent
-
+from .._torch import copy_graph, mark_non_persistent
 
 GUARDS = "_guards_fn"
 """The submodule that checks a captured graph's inputs, called once behind them; the name is torch.export's."""
@@ -115,7 +113,7 @@ class Program:
 
         A pass works on a copy and must not write tensor storage; new tensors are new state.
         """
-        return replace(self, module=graph_module(self.module, copy.deepcopy(self.module.graph)))
+        return replace(self, module=graph_module(self.module, copy_graph(self.module.graph)))
 
 
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:

@@ -7,8 +7,8 @@ Every dimension of a value is an ordered product of *atoms*, outermost first. An
 * `Uniform`: an extent, static or symbolic, along which the value does not vary (a broadcast).
 
 Atoms of size one are dropped: a dimension of size one is the empty product. A view regroups the flat sequence of
-atoms and splits them where it must; a token axis so split is still one token for each combination of its digits. An operation on several values needs dimension by dimension equal
-atoms, or a broadcast.
+atoms and splits them where it must; a token axis so split is still one token for each combination of its digits. An
+operation on several values needs dimension by dimension equal atoms, or a broadcast.
 """
 
 from __future__ import annotations
@@ -221,7 +221,8 @@ def join_dims(one: Dim, other: Dim) -> Dim:
     """
     if not one or not other:
         return one or other
-    left, right, joint = list(one), list(other), []
+    left, right = list(one), list(other)
+    joint: list[Atom] = []
     while left and right:
         a, b = left[0], right[0]
         if a.size == b.size:

@@ -185,7 +185,9 @@ def _reachable(token: TokenInput, domain: Domain) -> Domain:
         return domain
     ids = tuple(token.reachable)
     if ids[0] < 0 or ids[-1] >= domain.size:
-        raise TokenInputError(f"TokenInput {token.name!r}: reachable ids {ids[0]}..{ids[-1]} are not all in 0..{domain.size - 1}")
+        raise TokenInputError(
+            f"TokenInput {token.name!r}: reachable ids {ids[0]}..{ids[-1]} are not all in 0..{domain.size - 1}"
+        )
     return replace(domain, reachable=ids)
 
 

@@ -134,9 +134,7 @@ def _download(package: Package, folder: Path) -> Path:
     wheels_only = ["--no-deps", "--only-binary=:all:", f"--platform={package.platform}"]
     pinned = ["--require-hashes", f"--requirement={requirements}", f"--dest={folder}"]
     try:
-        subprocess.run(
-            pip + wheels_only + pinned, check=True, capture_output=True, text=True, timeout=PIP_SECONDS
-        )
+        subprocess.run(pip + wheels_only + pinned, check=True, capture_output=True, text=True, timeout=PIP_SECONDS)
     except subprocess.CalledProcessError as error:
         raise CheckpointUnavailable(package, _last_error(error.stderr)) from error
     except subprocess.TimeoutExpired as error:

@@ -37,5 +37,12 @@ def facts_table(facts: Facts) -> Table:
         if node.op == "call_function":
             style = "green" if fact.token_only else "dim" if fact.constant else None
             rows = "" if fact.rows is None else show(fact.rows)
-            table.add_row(node.name, fact.describe(), rows.replace("[", r"\["), fact.because.text.replace("[", r"\["), where(node), style=style)
+            table.add_row(
+                node.name,
+                fact.describe(),
+                rows.replace("[", r"\["),
+                fact.because.text.replace("[", r"\["),
+                where(node),
+                style=style,
+            )
     return table

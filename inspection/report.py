@@ -63,7 +63,9 @@ class Report:
             f"  complete outputs of {found['examples']} example(s): {_figures(outputs)}",
         ]
         for layout in found["layouts"]:
-            lines.append(f"  table of {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}")
+            lines.append(
+                f"  table of {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}"
+            )
         for probe, said in found["ids_outside_domain"].items():
             lines.append(f"  {probe}: {said}")
         for name, ranks in found["ranks"].items():

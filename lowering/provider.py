@@ -76,7 +76,7 @@ def lower(module: GraphModule, providers: Sequence[Provider], *, required: str |
 
 
 def _claim(module: GraphModule, node: Node, providers: Sequence[Provider]) -> Claim:
-    declined = []
+    declined: list[tuple[str, str]] = []
     for provider in providers:
         answer = provider.lower(module, node)
         if isinstance(answer, str):

@@ -22,7 +22,9 @@ Layout = tuple[Callable[[], Calls], str, str]
 """The calls (ids, row numbers they answer), the shape of ids they use, and a note where the layout's own is not possible."""
 
 
-def check_tables(rewrite: Rewrite, module: nn.Module, limits: Limits, progress: Progress) -> tuple[list[LayoutEvidence], list[str]]:
+def check_tables(
+    rewrite: Rewrite, module: nn.Module, limits: Limits, progress: Progress
+) -> tuple[list[LayoutEvidence], list[str]]:
     """Compare each table of `rewrite` in `module` with the region it stands for.
 
     Returns:
@@ -73,7 +75,7 @@ def _layouts(region: Region, run: RegionRunner, limits: Limits) -> dict[str, Lay
     def own(step: int, shape: Callable[[torch.Tensor], torch.Tensor], text: str) -> Layout:
         return (lambda: calls(region, step, place=reshaped(shape))), text, ""
 
-    spaced = (lambda: calls(region, rows, place=lambda r, t: {n: _spaced(i) for n, i in arrange(r, t).items()}))
+    spaced = lambda: calls(region, rows, place=lambda r, t: {n: _spaced(i) for n, i in arrange(r, t).items()})
     layouts: dict[str, Layout] = {
         "1-D chunk": own(rows, torch.clone, f"[{rows}]") if free else traced(rows),
         "scalar": own(1, lambda ids: ids.reshape(()), "[]") if free else traced(1),

@@ -17,6 +17,8 @@ from ..analysis.provenance import where
 from ..analysis.rows import Uniform, is_static
 from ..analysis.storage import Storage, measure_program, nbytes
 from .cut import Candidate, Cut, cheapest_cut
+from .distinct import DistinctRows, largest_integer
+from .encode import smallest_integer
 from .region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
 from .sweep import freed_by
 
@@ -49,9 +51,7 @@ class Choice:
     def demanded(self) -> list[Node]:
         """Token-only values that something else reads."""
         inside = set(self.values)
-        return [
-            node for node in self.values if any(user not in inside and not is_metadata_check(user) for user in node.users)
-        ]
+        return [node for node in self.values if any(user not in inside and not is_metadata_check(user) for user in node.users)]
 
     @cached_property
     def escaping(self) -> set[Node]:
@@ -105,7 +105,9 @@ class Choice:
     def frontier(self) -> list[Node]:
         """The computed values behind what is demanded: what a fold of everything would tabulate."""
         ends = dict.fromkeys(unmoved(node) for node in self.demanded)
-        return [node for node in ends if self.facts[node].token_only and self.computes(node) and self._table_bytes(node) is not None]
+        return [
+            node for node in ends if self.facts[node].token_only and self.computes(node) and self._table_bytes(node) is not None
+        ]
 
     def computes(self, node: Node) -> bool:
         """More than the ids, or rows read straight from stored state."""
@@ -140,7 +142,11 @@ class Choice:
         for name in sorted(read):
             outside = [node for node in self.consumers.readers.get(name, ()) if node not in inside]
             holders = list(self.consumers.held(self.consumers.storages[name])) if name in self.consumers.storages else []
-            twins = [twin for twin in self.consumers.names(self.consumers.storages[name]) if twin not in read and self.consumers.readers[twin]]
+            twins = [
+                twin
+                for twin in self.consumers.names(self.consumers.storages[name])
+                if twin not in read and self.consumers.readers[twin]
+            ]
             why = [f"{node.name} ({where(node)}) reads it" for node in outside[:2]] + holders
             why += [f"{twin} is the same memory" for twin in twins]
             if why and (name not in freed or holders or twins):
@@ -169,14 +175,33 @@ class Choice:
         return frozenset(self.demanded)
 
     def _table_bytes(self, node: Node) -> int | None:
-        """None for tuples, broadcasts along a symbolic length, and products of too many rows."""
+        """Bytes of a value's table as `encode` would store it, at most.
+
+        None for tuples, broadcasts along a symbolic length, and products of too many rows.
+        """
         fact = self.facts[node]
         if fact.rows is None or any(isinstance(a, Uniform) and not is_static(a) for dim in fact.rows for a in dim):
             return None
         rows = prod(self.program.tokens[name].rows for name in fact.tokens)
         if len(fact.tokens) > 1 and rows > self.largest_product:
             return None
-        return rows * self.region_of(node).row_bytes(node)
+        row_bytes = self.region_of(node).width(node) * self._item_bytes(node)
+        distinct = self._distinct.rows(node)
+        if distinct == 1:
+            return row_bytes
+        remapped = distinct * row_bytes + rows * smallest_integer(0, distinct).itemsize
+        return min(rows * row_bytes, remapped)
+
+    @cached_property
+    def _distinct(self) -> DistinctRows:
+        return DistinctRows(self.program, self.facts)
+
+    def _item_bytes(self, node: Node) -> int:
+        """Bytes an element takes in a table; indices and stored integers take no more than their range needs."""
+        traced = node.meta["val"]
+        if (largest := largest_integer(node, self.program)) is None:
+            return int(traced.element_size())
+        return smallest_integer(*largest, at_most=traced.dtype).itemsize
 
     def _weights(self, node: Node) -> Iterable[StorageKey]:
         """The allocations of the state that computing `node` from its token-only operands reads."""
@@ -201,4 +226,3 @@ class Choice:
             if self.facts[node].constant and checks and all(user in inside for user in checks):
                 inside.add(node)
         return inside
-

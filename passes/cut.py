@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
 from networkx.algorithms.flow import preflow_push
@@ -72,7 +73,7 @@ class Cut:
     bytes: int
 
 
-def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Name, int]) -> Cut:
+def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) -> Cut:
     """The choice of tables with the fewest bytes of tables and kept weights.
 
     Args:

@@ -116,7 +116,11 @@ def _distinct(tables: Mapping[Node, torch.Tensor]) -> list[tuple[list[Node], tor
 
 
 def _pack(
-    result: Encoded, members: Sequence[tuple[list[Node], torch.Tensor]], tables: Mapping[Node, torch.Tensor], prefix: str, alone: Sequence[Node]
+    result: Encoded,
+    members: Sequence[tuple[list[Node], torch.Tensor]],
+    tables: Mapping[Node, torch.Tensor],
+    prefix: str,
+    alone: Sequence[Node],
 ) -> None:
     parts: list[Part] = []
     start = 0
@@ -140,7 +144,7 @@ def _pack(
     result.packs.append(Pack(name, rows, width, tuple(parts), remap=remap, columns=columns))
 
 
-def _bits(table: torch.Tensor) -> torch.Tensor:
+def bits_of(table: torch.Tensor) -> torch.Tensor:
     """The bit patterns as integers, so that ±0 and NaN payloads count."""
     if not table.is_floating_point():
         return table
@@ -148,11 +152,11 @@ def _bits(table: torch.Tensor) -> torch.Tensor:
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(bits_of(one), bits_of(other))
 
 
 def _is_constant(table: torch.Tensor) -> bool:
-    bits = _bits(table)
+    bits = bits_of(table)
     return table.shape[0] > 1 and bool((bits == bits[:1]).all())
 
 
@@ -174,7 +178,7 @@ def smallest_integer(least: int, most: int, at_most: torch.dtype = torch.int64) 
 
 def _fewer_rows(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(distinct rows, [rows, 1] numbers of them) where that is smaller."""
-    distinct, inverse = _unique(_bits(table))
+    distinct, inverse = unique_rows(bits_of(table))
     numbers = inverse.to(smallest_integer(0, distinct.numel())).reshape(-1, 1)
     stored = distinct.numel() * table.shape[1] * table.element_size() + numbers.numel() * numbers.element_size()
     return (table[distinct], numbers) if stored < table.numel() * table.element_size() else None
@@ -182,12 +186,12 @@ def _fewer_rows(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None
 
 def _fewer_columns(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(distinct columns, [width] numbers of them, int64) where that is smaller."""
-    distinct, inverse = _unique(_bits(table).t())
+    distinct, inverse = unique_rows(bits_of(table).t())
     stored = distinct.numel() * table.shape[0] * table.element_size() + inverse.numel() * inverse.element_size()
     return (table[:, distinct], inverse) if stored < table.numel() * table.element_size() else None
 
 
-def _unique(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def unique_rows(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers of the first occurrence of each distinct row, ascending, and for each row the place of its twin there.
 
     Rows are told apart by a 64-bit random linear hash; twins are confirmed bit by bit, and rows whose hashes collide
@@ -196,11 +200,12 @@ def _unique(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator) | 1
     step = max((16 << 20) // max(bits.shape[1] * 8, 1), 1)
-    hashes = torch.cat([(block.long() * factors).sum(1) for block in bits.split(step)])
+    blocks = list(torch.arange(bits.shape[0]).split(step))  # type: ignore[no-untyped-call]
+    hashes = torch.cat([(bits[block].long() * factors).sum(1) for block in blocks])
     _, groups = torch.unique(hashes, return_inverse=True)
-    first = torch.full((int(groups.max()) + 1,), bits.shape[0]).scatter_reduce(0, groups, torch.arange(bits.shape[0]), "amin")
-    twins = first[groups]
-    differs = torch.cat([(bits[a] != bits[b]).any(1) for a, b in zip(twins.split(step), torch.arange(bits.shape[0]).split(step), strict=True)])
+    first = torch.full((int(groups.max()) + 1,), bits.shape[0])
+    twins = first.scatter_reduce(0, groups, torch.arange(bits.shape[0]), "amin")[groups]
+    differs = torch.cat([(bits[twins[block]] != bits[block]).any(1) for block in blocks])
     twins = torch.where(differs, torch.arange(bits.shape[0]), twins)
     distinct, inverse = torch.unique(twins, return_inverse=True)
     return distinct, inverse

@@ -63,7 +63,7 @@ class Verification:
     verdict: Verdict
     because: tuple[str, ...] = ()
     examples: int = 0
-    figures: Figures = Figures()
+    figures: Figures = field(default_factory=Figures)
     layouts: tuple[LayoutEvidence, ...] = ()
     outside: Mapping[str, str] = field(default_factory=dict)
     ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

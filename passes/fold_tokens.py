@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from torch.fx import Node
@@ -95,7 +96,7 @@ class FoldTokens:
             reason = "out of fuel: the maximum number of rewrites is used up"
             return program, self._end(choice, nodes, Status.REFUSED, reason, {}), None
         reason, figures = _arithmetic(choice, nodes)
-        freed, before, after = choice.predict(nodes, choice.table_bytes(nodes))
+        _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
         if not after.below(before):
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         try:
@@ -110,6 +111,7 @@ class FoldTokens:
         figures = _figures(choice, removed, table_bytes, before, measure_program(copy))
         rewrite = Rewrite(self.name, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
         done = f"{figures['bytes_before']:,} B of state became {table_bytes:,} B of tables ({balance})"
+        done += _without_subset(choice, nodes, figures["bytes_before"])
         return copy, self._end(choice, nodes, Status.APPLIED, done, figures), rewrite
 
     def _rewritten(self, choice: Choice, nodes: Sequence[Node], context: PassContext) -> tuple[Program, list[Tables], int]:
@@ -153,9 +155,21 @@ def _arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, An
     stays = "".join(f"; {sentence}" for sentence in choice.stays(part))
     text = (
         f"does not pay: tables of {rows} = {table_bytes:,} B, and it {frees}{stays}; logical {before.logical:,} → "
-        f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop ({_balance(choice, part, freed)})"
+        f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop "
+        f"({_balance(choice, part, freed)}){_without_subset(choice, part, figures['bytes_before'])}"
     )
     return text, figures
+
+
+def _without_subset(choice: Choice, part: Sequence[Node], freed: int) -> str:
+    """What the reachable subset changes: the same tables over all ids."""
+    regions = [choice.region_of(node) for node in part]
+    if all(domain.reachable is None for region in regions for domain in region.domains):
+        return ""
+    whole = sum(
+        prod(d.size for d in region.domains) * region.row_bytes(node) for region, node in zip(regions, part, strict=True)
+    )
+    return f"; over all ids the tables would take {whole:,} B and {'also' if whole < freed else 'not'} pay"
 
 
 def _figures(choice: Choice, freed: Sequence[str], table_bytes: int, before: Storage, after: Storage) -> dict[str, Any]:
@@ -172,14 +186,19 @@ def _figures(choice: Choice, freed: Sequence[str], table_bytes: int, before: Sto
 
 
 def _balance(choice: Choice, part: Sequence[Node], freed: Sequence[str]) -> BreakEven:
+    """Symbolic in the vocabulary of the part's token input; other inputs' sizes, and subsets of ids, are numbers."""
     state = choice.program.module.state_dict()
-    tables = {str(each.node.args[0].target) for each in table_lookups(choice.program.graph) if _reads_state(each.node)}
-    rows = [(name, state[name][0].numel(), state[name].element_size()) for name in freed if name in tables and name in state]
-    fixed = [(name, state[name].numel(), state[name].element_size()) for name in freed if name not in tables and name in state]
-    widths = [(node.name, choice.region_of(node).width(node), int(node.meta["val"].element_size())) for node in part]
-    return break_even(rows, fixed, widths)
-
-
-def _reads_state(node: Node) -> bool:
-    table = node.args[0]
-    return isinstance(table, Node) and table.op == "get_attr"
+    inputs = sorted({name for node in part for name in choice.facts[node].tokens})
+    domain = choice.program.tokens[inputs[0]]
+    lookups = [each for each in table_lookups(choice.program.graph) if isinstance(each.node.args[0], Node)]
+    read = {str(each.node.args[0].target) for each in lookups if each.rows == domain.size}  # type: ignore[union-attr]
+    by_id = [name for name in freed if name in read and len(inputs) == 1]
+    rows = [(name, state[name][0].numel(), state[name].element_size()) for name in by_id if name in state]
+    fixed = [(name, state[name].numel(), state[name].element_size()) for name in freed if name not in by_id and name in state]
+    tables = []
+    for node in part:
+        region = choice.region_of(node)
+        whole = len(inputs) == 1 and domain.reachable is None
+        term = node.name, region.width(node), int(node.meta["val"].element_size())
+        tables.append((term, None if whole else region.domain))
+    return break_even(rows, fixed, tables)

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import sympy
 import torch
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 _SPLITS = (aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 
 # What an id outside the table does, by the operation that reads it, in the terms of `runtime.BOUNDS`.
-_BOUNDS = {
+_BOUNDS: dict[Any, str] = {
     aten.embedding.default: "embedding",
     aten.index_select.default: "embedding",
     aten.index.Tensor: "index",

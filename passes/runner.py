@@ -40,7 +40,9 @@ class RegionRunner:
                 with torch.no_grad():
                     self._constants[node] = self._evaluate(node, self._constants, {})
                 continue
-            done = [o for o in node.all_input_nodes if last_reader[o] is node and o not in self._constants and o not in self.wanted]
+            done = [
+                o for o in node.all_input_nodes if last_reader[o] is node and o not in self._constants and o not in self.wanted
+            ]
             self._steps.append((node, done))
 
     def __call__(self, ids: Ids) -> list[torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .._torch import size_expression
-from ..analysis.rows import Atom, Dim, TokenAxis
+from ..analysis.rows import Atom, TokenAxis
 from ..runtime.lookup import LOOKUP
 from .builder import Builder, provide
 from .encode import Encoded, Pack, Part, smallest_integer
@@ -99,7 +98,9 @@ class _Index:
 
     def _spread(self, share: Node, node: Node, value: Node) -> Node:
         """One input's share laid along the joint axes of all inputs, size one where it does not vary."""
-        own = {dim: place for dim, place in self._places(node, value)}
+        own = dict(self._places(node, value))
+        if len(own) == len(self.region.index_rows(value)) == node.meta["val"].dim():
+            return share
         sizes: list[int | Node] = [1] * len(self.region.index_rows(value))
         for dim, place in own.items():
             sizes[place] = _extent(self.build, node.meta["val"].shape[dim], self.nodes[node.name], dim)
@@ -120,7 +121,9 @@ class _Index:
         return found
 
     def _to_int64(self, node: Node) -> Node:
-        return node if node.meta["val"].dtype == torch.int64 else self.build.call(aten._to_copy.default, node, dtype=torch.int64)
+        return (
+            node if node.meta["val"].dtype == torch.int64 else self.build.call(aten._to_copy.default, node, dtype=torch.int64)
+        )
 
 
 def _look_up(build: Builder, pack: Pack, index: Node, bounds: str) -> Node:
@@ -168,15 +171,13 @@ def _lay_out(build: Builder, region: Region, value: Node, nodes: dict[str, Node]
     if apart != sorted(apart):
         new = build.call(aten.permute.default, new, [apart.index(place) for place in range(len(atoms))])
     shape: list[int | Node] = []
-    left = list(sizes)
+    left = iter(sizes)
     for dim in region.rows(value):
-        shape.append(reduce(lambda one, other: _product(build, one, other), _take(left, dim), 1))
+        size: int | Node = 1
+        for _ in dim:
+            size = _product(build, size, next(left))
+        shape.append(size)
     return build.call(aten.reshape.default, new, shape)
-
-
-def _take(left: list[int | Node], dim: Dim) -> Sequence[int | Node]:
-    taken, left[: len(dim)] = left[: len(dim)], []
-    return taken
 
 
 def _size(build: Builder, region: Region, nodes: dict[str, Node], atom: Atom) -> int | Node:

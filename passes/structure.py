@@ -13,7 +13,6 @@ from torch.fx import GraphModule, Node
 from .._torch import fake_mode_of, is_overload, size_expression, storage_key
 from ..errors import PassError
 
-
 ORIGINS = "foldfx_origins"
 """`node.meta` key of every node a pass adds: (pass name, names of the nodes it stands for)."""
 
@@ -30,7 +29,9 @@ def structural_hash(module: GraphModule) -> str:
         line = (node.op, target, _literal(node.args, number), _literal(node.kwargs, number), _metadata(node.meta.get("val")))
         digest.update(repr(line).encode())
     for name, tensor in sorted(module.state_dict(keep_vars=True).items()):
-        digest.update(repr((name, storage_key(tensor), tensor.storage_offset(), tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(
+            repr((name, storage_key(tensor), tensor.storage_offset(), tuple(tensor.shape), str(tensor.dtype))).encode()
+        )
     return digest.hexdigest()
 
 

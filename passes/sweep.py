@@ -84,7 +84,11 @@ def _delete_state(module: GraphModule, name: str) -> None:
     delattr(module.get_submodule(path), leaf)
     while path:
         holder = module.get_submodule(path)
-        if any(True for _ in holder.parameters()) or any(True for _ in holder.buffers()) or any(True for _ in holder.children()):
+        if (
+            any(True for _ in holder.parameters())
+            or any(True for _ in holder.buffers())
+            or any(True for _ in holder.children())
+        ):
             return
         module.delete_submodule(path)
         path = path.rpartition(".")[0]

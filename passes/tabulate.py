@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -68,7 +69,11 @@ def arrange(region: Region, tokens: dict[str, torch.Tensor]) -> dict[str, torch.
 
 
 def calls(
-    region: Region, step: int, start: int = 0, stop: int | None = None, place: Callable[[Region, dict[str, torch.Tensor]], Ids] = arrange
+    region: Region,
+    step: int,
+    start: int = 0,
+    stop: int | None = None,
+    place: Callable[[Region, dict[str, torch.Tensor]], Ids] = arrange,
 ) -> Iterator[tuple[Ids, torch.Tensor]]:
     """The rows start … stop-1 of the domain in calls of `step` rows: (ids as called, the row numbers they answer)."""
     stop = region.domain if stop is None else stop
@@ -86,7 +91,7 @@ def chunks(domain: int, row_bytes: int) -> Iterator[tuple[int, int]]:
     most = min(max(CHUNK_BYTES // max(row_bytes, 1), SMALLEST_CHUNK), LARGEST_CHUNK)
     parts = -(-domain // most)
     edges = [domain * part // parts for part in range(parts + 1)]
-    return zip(edges, edges[1:], strict=False)
+    return pairwise(edges)
 
 
 def tabulate(region: Region, values: Sequence[Node], progress: Progress = silent) -> list[torch.Tensor]:

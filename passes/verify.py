@@ -177,5 +177,3 @@ def _in_rank(program: Program, example: Example, name: str, rank: int) -> Exampl
         changed.append(flat[0] if rank == 0 else flat.reshape(*([1] * (rank - 1)), *flat.shape))
     args, kwargs = spec.unflatten(changed)
     return Example(args, kwargs)
-
-

@@ -55,9 +55,7 @@ def gather(call: Call) -> Layouts:
     dim = int(call.argument("dim")) % x.rank
     call.require_row_local(x, [dim], "gather")
     return one_row_each(
-        tuple(
-            mine if place == dim else _same_place(x, place, mine) for place, mine in enumerate(looked_up.rows)
-        )
+        tuple(mine if place == dim else _same_place(x, place, mine) for place, mine in enumerate(looked_up.rows))
     )
 
 

@@ -54,9 +54,7 @@ def permute(call: Call) -> Layouts:
 @TABLE.rule(aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)
 def transpose(call: Call) -> Layouts:
     x = call.operand("self")
-    one, other = (
-        int(value) for name, value in call.arguments.items() if name in ("dim0", "dim1", "axis0", "axis1")
-    )
+    one, other = (int(value) for name, value in call.arguments.items() if name in ("dim0", "dim1", "axis0", "axis1"))
     order = list(range(x.rank))
     order[one], order[other] = order[other], order[one]
     return _permuted(x, order)

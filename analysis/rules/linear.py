@@ -30,7 +30,9 @@ def contract(operands: Sequence[tuple[Operand, str]], output: str) -> Rows:
             raise NotRowLocal(f"a diagonal of {operand.node} (labels {labels})")
         for label, dim in zip(labels, operand.rows, strict=True):
             if label not in output and not row_local(dim):
-                raise NotRowLocal(f"a product sums over {show((dim,))} of {operand.node}: it would mix the rows of different tokens")
+                raise NotRowLocal(
+                    f"a product sums over {show((dim,))} of {operand.node}: it would mix the rows of different tokens"
+                )
             joint[label] = join_dims(joint.get(label, ()), dim)
     return one_row_each(tuple(joint[label] for label in output))
 

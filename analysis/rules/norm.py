@@ -20,9 +20,7 @@ def _per_channel(call: Call, x: Operand, names: tuple[str, ...]) -> Rows:
     return broadcast(layouts)
 
 
-@TABLE.rule(
-    aten.layer_norm.default, aten.native_layer_norm.default, aten.rms_norm.default, aten._fused_rms_norm.default
-)
+@TABLE.rule(aten.layer_norm.default, aten.native_layer_norm.default, aten.rms_norm.default, aten._fused_rms_norm.default)
 def layer_norm(call: Call) -> Layouts:
     """Over the last len(normalized_shape) dimensions; native forms also return their statistics."""
     x = call.operand("input")

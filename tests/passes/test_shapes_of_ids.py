@@ -118,3 +118,33 @@ def test_a_rank_that_another_input_fixes_is_refused(agree: Agree) -> None:
     agree(model(*example.args), result.module(*example.args))
     with pytest.raises((TokenRankError, AssertionError)):
         result.module(torch.zeros(5, 5, dtype=torch.int64), torch.randn(5, 8))
+
+
+class Repeats(Softmax):
+    """`repeat(1, 1, 2)` wants ids [B, T]; with ids [B] it would add a dimension."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.project(self.embedding(ids).repeat(1, 1, 2)[..., 32:96])
+
+
+def test_an_operation_that_adds_a_dimension_in_another_rank(agree: Agree) -> None:
+    model, result = fold(Repeats(-1), 3, 5)
+    assert result.accepted
+    ids = torch.randint(VOCABULARY, (2, 4))
+    agree(model(ids), result.module(ids))
+
+
+class Heads(Softmax):
+    """A view with an inferred size, which no reshape of ids without elements can infer."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.project(self.embedding(ids)).view(*ids.shape, 2, -1).softmax(-1)
+
+
+def test_a_model_that_cannot_run_on_empty_ids(agree: Agree) -> None:
+    model, result = fold(Heads(-1), 3, 5)
+    assert result.accepted
+    ids = torch.randint(VOCABULARY, (2, 4))
+    agree(model(ids), result.module(ids))
+    with pytest.raises(RuntimeError, match="ambiguous"):
+        model(ids[:0])
