@@ -142,6 +142,11 @@ def is_mutable(target: Any) -> bool:
     return not isinstance(target, torch._ops.OpOverload) or bool(target._schema.is_mutable)
 
 
+def is_random(target: Any) -> bool:
+    """Whether the ATen overload draws from a random generator."""
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
 def is_overload(target: object) -> TypeGuard[Any]:
     """Whether a node's target is an ATen (or custom) operator overload with a schema."""
     return isinstance(target, torch._ops.OpOverload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -20,11 +20,12 @@ from .analysis.provenance import where
 from .analysis.tokens import TokenInput
 from .inspection.report import Report
 from .passes.encode import Pack
+from .passes.fold_tokens import FoldTokens
 from .passes.pipeline import Pipeline, Run
 from .passes.rewrite import Rewrite
 from .passes.tabulate import Progress, silent
 
-Objective = Literal["storage"]
+Objective = Literal["storage", "latency"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def compile(
     *,
     tokens: Iterable[TokenInput] | None = None,
     objective: Objective = "storage",
+    max_table_bytes: int | None = None,
     pipeline: Pipeline | None = None,
     owner: nn.Module | None = None,
     dynamic: bool | DynamicShapes = True,
@@ -65,7 +67,9 @@ def compile(
         examples: calls to compare complete outputs on, at least one. The one whose smallest size is largest is traced:
             sizes of 0 and 1 would be specialised.
         tokens: the inputs that carry token ids; None infers them.
-        objective: "storage": a rewrite must lower logical and backing bytes.
+        objective: "storage": a rewrite must lower logical and backing bytes. "latency": it must measure faster on the
+            examples, with tables of at most `max_table_bytes`.
+        max_table_bytes: the budget of the latency objective.
         pipeline: the passes to run; None for the default ones.
         owner: a model that encloses `model` and may hold its state; what it holds is not counted as freed.
         dynamic: as in `capture`.
@@ -78,15 +82,22 @@ def compile(
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
         ExampleError: no examples, a malformed one, or one the model fails on.
-        ValueError: an unknown objective.
+        ValueError: an unknown objective, or one without its budget.
     """
-    if objective != "storage":
-        raise ValueError(f"unknown objective {objective!r}; there is 'storage'")
+    chosen = pipeline or Pipeline((_fold(objective, max_table_bytes),))
     calls = as_examples(examples)
     traced = max(calls, key=_smallest_size)
     program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
-    run = (pipeline or Pipeline()).run(program, calls, original=model, owner=owner, progress=progress)
+    run = chosen.run(program, calls, original=model, owner=owner, progress=progress)
     return Result(run.program.module, run.accepted, Report(_report_data(run)))
+
+
+def _fold(objective: str, max_table_bytes: int | None) -> FoldTokens:
+    if objective not in get_args(Objective):
+        raise ValueError(f"unknown objective {objective!r}; there are {get_args(Objective)}")
+    if (objective == "latency") != (max_table_bytes is not None):
+        raise ValueError("max_table_bytes goes with objective='latency', and that needs it")
+    return FoldTokens(max_table_bytes=max_table_bytes)
 
 
 def analyze(
@@ -132,6 +143,7 @@ def _report_data(run: Run) -> dict[str, Any]:
         "verification": run.verification.to_dict(),
         "specialised": [asdict(each) for each in run.captured.specialised],
         "dynamic": dict(run.captured.dynamic),
+        "timing": None if run.timing is None else {**asdict(run.timing), "text": str(run.timing)},
     }
 
 

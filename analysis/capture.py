@@ -110,8 +110,9 @@ def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | Non
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
-            exported = torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False)
-            return exported.run_decompositions({})
+            exported: ExportedProgram = torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False)
+            functional: ExportedProgram = exported.run_decompositions({})
+            return functional
     except Exception as error:
         raise CaptureError(f"torch.export cannot trace the model: {type(error).__name__}: {error}") from error
     finally:

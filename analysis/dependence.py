@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .._torch import is_mutable, is_overload, size_expression, static_size
+from .._torch import is_mutable, is_overload, is_random, size_expression, static_size
 from .facts import CONTEXT, LENGTH, POSITION, Because, Fact, Facts, Source, token
 from .program import Program
 from .rows import LayoutMismatch, Rows, axis, extent, feature, one_row_each, show, token_axes
@@ -87,7 +87,7 @@ class _Interpreter:
         sources = self._union(operands)
         tensors = tuple(o for o in operands if isinstance(o.meta.get("val"), torch.Tensor))
         rule = rule_for(node.target)
-        if rule is None and torch.Tag.nondeterministic_seeded in node.target.tags:
+        if rule is None and is_random(node.target):
             return self._refused(node, operands, f"{node.target} is random: never folded")
         if not all(self.facts[operand].known for operand in tensors):
             lost = next(operand for operand in tensors if not self.facts[operand].known)

@@ -121,8 +121,9 @@ def token_axes(rows: Rows) -> dict[tuple[str, int], list[TokenAxis]]:
     found: dict[tuple[str, int], list[TokenAxis]] = {}
     for dim in rows:
         for atom in dim:
-            for pair in atom.axes if isinstance(atom, TokenAxis) else ():
-                found.setdefault(pair, []).append(atom)
+            if isinstance(atom, TokenAxis):
+                for pair in atom.axes:
+                    found.setdefault(pair, []).append(atom)
     return found
 
 

@@ -24,7 +24,7 @@ class Report:
         return {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, **self.data}
 
     def __str__(self) -> str:
-        parts = (self._head(), self._rewrites(), self._refusals(), self._blockers(), self._verification(), self._fixed())
+        parts = (self._head(), self._rewrites(), self._refusals(), self._blockers(), self._verification(), self._timing(), self._fixed())
         return "\n".join(line for part in parts for line in part)
 
     def _head(self) -> list[str]:
@@ -71,6 +71,9 @@ class Report:
         for name, ranks in found["ranks"].items():
             lines.append(f"  ids {name}: verified with {', '.join(map(str, ranks))} dimension(s)")
         return lines + [f"  {text}" for text in found["because"]]
+
+    def _timing(self) -> list[str]:
+        return [f"latency: {self.data['timing']['text']}"] if self.data["timing"] else []
 
     def _fixed(self) -> list[str]:
         fixed = [f"  {each['input']}: {each['what']}" for each in self.data["specialised"]]

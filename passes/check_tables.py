@@ -75,7 +75,9 @@ def _layouts(region: Region, run: RegionRunner, limits: Limits) -> dict[str, Lay
     def own(step: int, shape: Callable[[torch.Tensor], torch.Tensor], text: str) -> Layout:
         return (lambda: calls(region, step, place=reshaped(shape))), text, ""
 
-    spaced = lambda: calls(region, rows, place=lambda r, t: {n: _spaced(i) for n, i in arrange(r, t).items()})
+    def spaced() -> Calls:
+        return calls(region, rows, place=lambda r, t: {n: _spaced(i) for n, i in arrange(r, t).items()})
+
     layouts: dict[str, Layout] = {
         "1-D chunk": own(rows, torch.clone, f"[{rows}]") if free else traced(rows),
         "scalar": own(1, lambda ids: ids.reshape(()), "[]") if free else traced(1),

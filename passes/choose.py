@@ -19,6 +19,7 @@ from ..analysis.storage import Storage, measure_program, nbytes
 from .cut import Candidate, Cut, cheapest_cut
 from .distinct import DistinctRows, largest_integer
 from .encode import smallest_integer
+from .latency import fastest_cut
 from .region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
 from .sweep import freed_by
 
@@ -35,12 +36,14 @@ class Choice:
         facts: its dependence facts.
         consumers: who reads and holds its state.
         largest_product: rows a table over several token inputs may have.
+        max_table_bytes: None to save bytes; a number to save work a token with tables of at most so many bytes.
     """
 
     program: Program
     facts: Facts
     consumers: Consumers
     largest_product: int = LARGEST_PRODUCT
+    max_table_bytes: int | None = None
 
     @cached_property
     def values(self) -> list[Node]:
@@ -62,9 +65,16 @@ class Choice:
 
     @cached_property
     def cut(self) -> Cut:
-        """The optimal cut, by node name."""
+        """The optimal cut under the objective, by node name."""
+        if self.max_table_bytes is not None:
+            return fastest_cut(self.candidates, self.values, self.max_table_bytes)
         weights = {storage: self._weight_bytes(storage) for storage in self.consumers.sizes}
-        return cheapest_cut([self._candidate(node) for node in self.values], weights)
+        return cheapest_cut(self.candidates, weights)
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """The values as a cut problem in bytes."""
+        return [self._candidate(node) for node in self.values]
 
     @cached_property
     def tables(self) -> list[Node]:

@@ -10,6 +10,7 @@ and the total to minimise is a sum of terms "pay c if u = 1 and v = 0":
     x[v] ∧ ¬y[p]   pays ∞  for each operand p of v      (computing v needs its operands)
     x[v] ∧ ¬z[w]   pays ∞  for each weight w v reads
     z[w]           pays the bytes of w                  (0 where someone else holds w anyway)
+    x[v]           pays the cost of computing v         (0 where only bytes count)
     ¬y[v]          pays ∞  where v is demanded from outside
 
 With 1 = source side and 0 = sink side each term is one edge u → v of capacity c, so the least total is the capacity of
@@ -17,7 +18,7 @@ a minimum s-t cut and the cut's source side is an optimal assignment (Picard 197
 pseudo-Boolean function whose every term is of this form, i.e. submodular, is a minimum cut). This holds for any
 acyclic graph: diamonds, joins, several outputs, shared weights.
 
-Costs are compared in order (bytes, operations run online and lookups, tables behind a mere rearrangement): the second
+Costs are compared in order (cost, operations run online and lookups, tables behind a mere rearrangement): the second
 and third only break ties. They are folded into one integer, so the solution stays exact.
 """
 
@@ -39,12 +40,13 @@ class Candidate:
 
     Attributes:
         name: identifies it.
-        table: bytes of its table; None where it cannot be tabulated.
+        table: the cost of its table; None where it cannot be tabulated.
         operands: the token-only values it is computed from.
         weights: the state it reads.
         demanded: something outside the problem reads it.
         moves: it only rearranges an operand, at no cost.
         given: it is there at run time for nothing (the ids).
+        online: the cost of computing it.
     """
 
     name: Name
@@ -54,6 +56,7 @@ class Candidate:
     demanded: bool = False
     moves: bool = False
     given: bool = False
+    online: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,21 +67,21 @@ class Cut:
         tables: the values to look up.
         online: the values to compute.
         kept: the weights that computing them needs.
-        bytes: tables plus kept weights.
+        cost: tables, kept weights and computation.
     """
 
     tables: frozenset[Name]
     online: frozenset[Name]
     kept: frozenset[Name]
-    bytes: int
+    cost: int
 
 
 def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) -> Cut:
-    """The choice of tables with the fewest bytes of tables and kept weights.
+    """The choice of tables with the least cost of tables, kept weights and computation.
 
     Args:
         candidates: the values, operands before their readers.
-        weights: the bytes each weight costs where it is kept; 0 for one that is held elsewhere in any case.
+        weights: what each weight costs where it is kept; 0 for one that is held elsewhere in any case.
 
     Raises:
         ValueError: a demanded value can be neither computed nor tabulated.
@@ -97,8 +100,8 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
             graph.add_edge(y, x)
         else:
             graph.add_edge(y, x, capacity=value.table * scale + 4 + 1 + value.moves)
-        if not value.moves:
-            graph.add_edge(x, "sink", capacity=4)
+        if (work := value.online * scale + (0 if value.moves else 4)) > 0:
+            graph.add_edge(x, "sink", capacity=work)
         for operand in value.operands:
             graph.add_edge(x, ("y", operand))
         for weight in value.weights:
@@ -112,8 +115,9 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
     online = frozenset(value.name for value in wanted if ("x", value.name) in ones)
     tables = frozenset(v.name for v in wanted if ("y", v.name) in ones and v.name not in online and not v.given)
     kept = frozenset(weight for value in wanted if value.name in online for weight in value.weights)
-    table_bytes = sum(value.table or 0 for value in wanted if value.name in tables)
-    return Cut(tables, online, kept, table_bytes + sum(weights[weight] for weight in kept))
+    cost = sum(value.table or 0 for value in wanted if value.name in tables)
+    cost += sum(value.online for value in wanted if value.name in online)
+    return Cut(tables, online, kept, cost + sum(weights[weight] for weight in kept))
 
 
 def _needed(candidates: Sequence[Candidate]) -> list[Candidate]:

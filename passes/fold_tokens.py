@@ -16,11 +16,12 @@ from ..analysis.tokens import table_lookups
 from .choose import LARGEST_PRODUCT, Choice
 from .context import PassContext, PassResult
 from .encode import encode
+from .latency import multiply_adds
 from .outcome import Outcome, Status
 from .region import RegionError, ancestors
 from .rewrite import Rewrite, Tables
 from .splice import splice
-from .sweep import sweep
+from .sweep import needed_without, sweep
 from .tabulate import tabulate
 
 TABLES = "foldfx_tables"
@@ -50,9 +51,13 @@ class FoldTokens:
 
     Args:
         largest_product: rows a table over several token inputs may have.
+        max_table_bytes: None: a rewrite must save bytes. A number: the objective is latency; the cut minimises bytes
+            read and operations a token with tables of at most so many bytes, and the pipeline keeps the result only
+            if it measures faster.
     """
 
     largest_product: int = LARGEST_PRODUCT
+    max_table_bytes: int | None = None
     name: ClassVar[str] = "fold_tokens"
 
     def run(self, program: Program, context: PassContext) -> PassResult:
@@ -68,7 +73,7 @@ class FoldTokens:
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 
     def _choice(self, program: Program, context: PassContext) -> Choice:
-        return Choice(program, context.facts(program), context.consumers(program), self.largest_product)
+        return Choice(program, context.facts(program), context.consumers(program), self.largest_product, self.max_table_bytes)
 
     def _not_chosen(self, choice: Choice) -> list[Outcome]:
         """A refusal for each part of the frontier that the optimal choice leaves as it is."""
@@ -97,7 +102,7 @@ class FoldTokens:
             return program, self._end(choice, nodes, Status.REFUSED, reason, {}), None
         reason, figures = _arithmetic(choice, nodes)
         _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
-        if not after.below(before):
+        if self.max_table_bytes is None and not after.below(before):
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         try:
             copy, tables, table_bytes = self._rewritten(choice, nodes, context)
@@ -111,6 +116,8 @@ class FoldTokens:
         figures = _figures(choice, removed, table_bytes, before, measure_program(copy))
         rewrite = Rewrite(self.name, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
         done = f"{figures['bytes_before']:,} B of state became {table_bytes:,} B of tables ({balance})"
+        if self.max_table_bytes is not None:
+            done += f"; {_work_saved(choice, nodes)}"
         done += _without_subset(choice, nodes, figures["bytes_before"])
         return copy, self._end(choice, nodes, Status.APPLIED, done, figures), rewrite
 
@@ -153,12 +160,23 @@ def _arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, An
     )
     frees = f"frees {figures['bytes_before']:,} B ({', '.join(freed)})" if freed else "frees nothing"
     stays = "".join(f"; {sentence}" for sentence in choice.stays(part))
+    if choice.max_table_bytes is not None:
+        over = f"tables of {rows} = {table_bytes:,} B, the budget is {choice.max_table_bytes:,} B; {_work_saved(choice, part)}"
+        return f"no choice of tables within the budget saves work a token: {over}", figures
     text = (
         f"does not pay: tables of {rows} = {table_bytes:,} B, and it {frees}{stays}; logical {before.logical:,} → "
         f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop "
         f"({_balance(choice, part, freed)}){_without_subset(choice, part, figures['bytes_before'])}"
     )
     return text, figures
+
+
+def _work_saved(choice: Choice, part: Sequence[Node]) -> str:
+    """Multiply-adds that leave every token, against the elements now gathered."""
+    gone = [node for node in choice.values if node not in needed_without(choice.program.graph, part)]
+    products = sum(multiply_adds(node) for node in gone)
+    gathered = sum(choice.region_of(node).width(node) for node in part)
+    return f"{products:,} multiply-adds a token become a gather of {gathered:,} elements"
 
 
 def _without_subset(choice: Choice, part: Sequence[Node], freed: int) -> str:

@@ -18,6 +18,7 @@ from .compare import Limits
 from .context import Fuel, Pass, PassContext
 from .evidence import Verdict, Verification
 from .fold_tokens import FoldTokens
+from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
 from .structure import structural_hash, verify_structure
@@ -38,6 +39,7 @@ class Run:
         claims: which provider took each semantic node.
         verification: the evidence, for the candidate that was verified.
         before, after: bytes of state.
+        timing: measured latencies, where latency was the objective.
     """
 
     captured: Program
@@ -49,6 +51,7 @@ class Run:
     verification: Verification
     before: Storage
     after: Storage
+    timing: Timing | None = None
 
     @property
     def status(self) -> str:
@@ -148,7 +151,11 @@ class Pipeline:
         verification = verify(reference, candidate, rewrites, calls, self.limits, progress)
         accepted = bool(rewrites) and verification.success
         if rewrites and not accepted:
-            outcomes = [_rejected(outcome, verification) for outcome in outcomes]
+            outcomes = [_ended(outcome, Status.REJECTED, _why(verification)) for outcome in outcomes]
+        timing = self._timing(program, candidate, calls) if accepted else None
+        if timing is not None and not timing.faster:
+            accepted = False
+            outcomes = [_ended(outcome, Status.REFUSED, f"measured slower: {timing}") for outcome in outcomes]
         if not accepted:
             _require_faithful(verification if not rewrites else verify(reference, program, (), calls, self.limits, progress))
         final = candidate if accepted else program.copy()
@@ -163,7 +170,13 @@ class Pipeline:
             verification,
             measure_program(program),
             measure_program(final),
+            timing,
         )
+
+    def _timing(self, program: Program, candidate: Program, calls: Sequence[Example]) -> Timing | None:
+        """Side by side, where a pass aims at latency."""
+        aims = any(getattr(each, "max_table_bytes", None) is not None for each in self.passes)
+        return measure_side_by_side(program.module, candidate.module, calls) if aims else None
 
 
 def _require_faithful(verification: Verification) -> None:
@@ -175,10 +188,13 @@ def _require_faithful(verification: Verification) -> None:
         )
 
 
-def _rejected(outcome: Outcome, verification: Verification) -> Outcome:
-    if outcome.status is not Status.APPLIED:
-        return outcome
-    return replace(outcome, status=Status.REJECTED, reason=f"{verification.verdict}: {'; '.join(verification.because)}")
+def _ended(outcome: Outcome, status: Status, reason: str) -> Outcome:
+    """An applied outcome that did not last; any other as it is."""
+    return replace(outcome, status=status, reason=reason) if outcome.status is Status.APPLIED else outcome
+
+
+def _why(verification: Verification) -> str:
+    return f"{verification.verdict}: {'; '.join(verification.because)}"
 
 
 def _install_guards(program: Program, verification: Verification) -> None:

@@ -19,7 +19,9 @@ aten = torch.ops.aten
 LITERALS = (0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), float("inf"), None, "1", torch.float32, (1,), (1.0,), slice(1), ())
 
 
-def binary(literal: Any = 1, target: Any = aten.mul.Tensor, swap: bool = False, prefix: str = "", shape: tuple[int, ...] = (3,)) -> GraphModule:
+def binary(
+    literal: Any = 1, target: Any = aten.mul.Tensor, swap: bool = False, prefix: str = "", shape: tuple[int, ...] = (3,)
+) -> GraphModule:
     """f(x, y) = target(x·y, literal)."""
     graph = Graph()
     x, y = (graph.create_node("placeholder", name, name=prefix + name) for name in "xy")
@@ -139,9 +141,14 @@ def test_a_node_without_a_value_is_found(captured: foldfx.Program, marked: bool)
         verify_structure(module)
 
 
-@pytest.mark.parametrize("value", [lambda x: x[0], lambda x: x.double(), lambda x: x.new_empty(2, 3, 4)], ids=["rank", "dtype", "size"])
+WRONG_VALUES = [lambda x: x[0], lambda x: x.double(), lambda x: x.new_empty(2, 3, 4)]
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=["rank", "dtype", "size"])
 @pytest.mark.parametrize("marked", [True, False], ids=["through the builder", "around the builder"])
-def test_a_value_that_the_operation_does_not_yield_is_found(captured: foldfx.Program, value: Callable[[Any], Any], marked: bool) -> None:
+def test_a_value_that_the_operation_does_not_yield_is_found(
+    captured: foldfx.Program, value: Callable[[Any], Any], marked: bool
+) -> None:
     module = captured.copy().module
     insert(module, value, marked)
     with pytest.raises(PassError, match=r"relu.* records .* its operation yields"):
@@ -163,7 +170,7 @@ def test_a_reader_of_a_changed_value_is_checked(captured: foldfx.Program) -> Non
 def test_missing_state_is_found(captured: foldfx.Program) -> None:
     module = captured.copy().module
     del module.get_submodule("project").weight
-    with pytest.raises(PassError, match=r"'project.weight', which the module does not hold"):
+    with pytest.raises(PassError, match=r"project\.weight"):
         verify_structure(module)
 
 

@@ -28,6 +28,10 @@ def gather(weight: Tensor, ids: Tensor) -> Tensor:
     return weight.gather(0, ids.unsqueeze(-1).expand(-1, WIDTH))
 
 
+def gather_contiguous(weight: Tensor, ids: Tensor) -> Tensor:
+    return weight.gather(0, ids.unsqueeze(-1).expand(-1, WIDTH).contiguous())
+
+
 def embedding(weight: Tensor, ids: Tensor) -> Tensor:
     return functional.embedding(ids, weight, padding_idx=3)
 
@@ -56,7 +60,7 @@ def fold(read: Read) -> tuple[nn.Module, nn.Module]:
     return model, result.module
 
 
-@pytest.mark.parametrize("read", [embedding, indexing, index_select, gather, one_hot])
+@pytest.mark.parametrize("read", [embedding, indexing, index_select, gather, gather_contiguous, one_hot])
 def test_agrees_in_the_domain_and_raises_alike_outside(read: Read, agree: Agree) -> None:
     model, folded = fold(read)
     for size in (6, 1, 9):
@@ -73,6 +77,13 @@ def test_agrees_in_the_domain_and_raises_alike_outside(read: Read, agree: Agree)
 def test_negative_ids_count_from_the_end_where_they_did(agree: Agree) -> None:
     model, folded = fold(indexing)
     ids = torch.tensor([-1, 0, -VOCABULARY, 5, -4])
+    agree(model(ids), folded(ids))
+
+
+@pytest.mark.parametrize("read", [embedding, indexing, index_select, gather_contiguous])
+def test_int32_ids_where_int64_was_captured(read: Read, agree: Agree) -> None:
+    model, folded = fold(read)
+    ids = torch.randint(VOCABULARY, (9,), dtype=torch.int32)
     agree(model(ids), folded(ids))
 
 

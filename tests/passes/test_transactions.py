@@ -77,7 +77,7 @@ def test_a_pass_that_leaves_the_copy_malformed(program: foldfx.Program, edit: Ed
     text, digest, state = program.text(), structural_hash(program.module), set(program.module.state_dict())
     call = example()
     outputs = program.module(*call.args)
-    with pytest.raises(PassError, match="custom|gave up"):
+    with pytest.raises(PassError, match=r"custom|gave up"):
         foldfx.Pipeline((Custom(edit), foldfx.FoldTokens())).run(program, [call])
     assert (program.text(), structural_hash(program.module), set(program.module.state_dict())) == (text, digest, state)
     assert torch.equal(program.module(*call.args), outputs)

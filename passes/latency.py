@@ -1,0 +1,147 @@
+"""The latency objective: the least work a token within a budget of table bytes, and the measurement that decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from ..analysis.example import Example
+from .cut import Candidate, Cut, cheapest_cut
+from .region import moved
+
+aten = torch.ops.aten
+
+_CONTRACTIONS = (
+    aten.linear.default,
+    aten.matmul.default,
+    aten.mm.default,
+    aten.bmm.default,
+    aten.addmm.default,
+    aten.baddbmm.default,
+    aten.mv.default,
+    aten.einsum.default,
+    aten.conv1d.default,
+    aten.conv2d.default,
+)
+WARM_UP, LEAST_ROUNDS, SECONDS = 3, 15, 1.0
+
+
+def work(node: Node) -> int:
+    """Bytes read plus floating-point operations to compute a value for one token.
+
+    A product with stored factors reads them and costs a multiplication and an addition an element; a table read costs
+    its row; anything else costs one operation an element of the row. Rearrangements are free.
+    """
+    if node.op == "placeholder" or moved(node) is not None or not isinstance(node.meta["val"], torch.Tensor):
+        return 0
+    row = _static_elements(node.meta["val"])
+    if node.target not in _CONTRACTIONS:
+        return row * int(node.meta["val"].element_size())
+    return sum(int(factor.numel()) * (2 + int(factor.element_size())) for factor in _stored_factors(node))
+
+
+def multiply_adds(node: Node) -> int:
+    """Multiplications with stored matrices that computing a value for one token takes."""
+    return sum(int(f.numel()) for f in _stored_factors(node) if f.dim() > 1) if node.target in _CONTRACTIONS else 0
+
+
+def _stored_factors(node: Node) -> list[torch.Tensor]:
+    factors = [o.meta["val"] for o in node.all_input_nodes if isinstance(o.meta.get("val"), torch.Tensor)]
+    return [factor for factor in factors if all(isinstance(size, int) for size in factor.shape)]
+
+
+def _static_elements(value: torch.Tensor) -> int:
+    result = 1
+    for size in value.shape:
+        result *= size if isinstance(size, int) else 1
+    return result
+
+
+def fastest_cut(candidates: Sequence[Candidate], values: Sequence[Node], max_table_bytes: int) -> Cut:
+    """The choice with the least work a token whose tables fit the budget.
+
+    The budget enters with a price per byte, the smallest at which the tables fit (found by bisection): the result is
+    optimal among the choices on the lower convex hull of (table bytes, work).
+    """
+    table_bytes = {candidate.name: candidate.table or 0 for candidate in candidates}
+    costs = {node.name: (_row_bytes(node), work(node)) for node in values}
+
+    def cut(price: int) -> Cut:
+        priced = [
+            replace(
+                candidate,
+                table=None if candidate.table is None else (costs[str(candidate.name)][0] << 20) + price * candidate.table,
+                weights=(),
+                online=costs[str(candidate.name)][1] << 20,
+            )
+            for candidate in candidates
+        ]
+        return cheapest_cut(priced, {})
+
+    def fits(found: Cut) -> bool:
+        return sum(table_bytes[name] for name in found.tables) <= max_table_bytes
+
+    low, high = 0, 1
+    found = cut(low)
+    if fits(found):
+        return found
+    while not fits(found := cut(high)):
+        low, high = high, high * 16
+    while high - low > max(low >> 6, 1):
+        middle = (low + high) // 2
+        trial = cut(middle)
+        low, high, found = (low, middle, trial) if fits(trial) else (middle, high, found)
+    return found
+
+
+def _row_bytes(node: Node) -> int:
+    value = node.meta["val"]
+    return _static_elements(value) * int(value.element_size()) if isinstance(value, torch.Tensor) else 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Medians of interleaved calls over all examples.
+
+    Attributes:
+        before, after: seconds a round.
+        rounds: how many rounds each side ran.
+    """
+
+    before: float
+    after: float
+    rounds: int
+
+    @property
+    def faster(self) -> bool:
+        return self.after < self.before
+
+    def __str__(self) -> str:
+        return (
+            f"{self.before * 1e6:,.1f} µs → {self.after * 1e6:,.1f} µs a round of all examples "
+            f"({self.before / self.after:.2f}×, median of {self.rounds} interleaved rounds, {torch.get_num_threads()} thread(s))"
+        )
+
+
+def measure_side_by_side(before: nn.Module, after: nn.Module, examples: Sequence[Example]) -> Timing:
+    """Time two modules in one process, turn by turn, on the same examples."""
+    times: tuple[list[float], list[float]] = ([], [])
+    calls = [example.cloned() for example in examples]
+    began = time.perf_counter()
+    with torch.no_grad():
+        for number in range(10_000):
+            for side, module in enumerate((before, after) if number % 2 else (after, before)):
+                start = time.perf_counter()
+                for call in calls:
+                    module(*call.args, **call.kwargs)
+                if number >= WARM_UP:
+                    times[side if number % 2 else 1 - side].append(time.perf_counter() - start)
+            if number >= WARM_UP + LEAST_ROUNDS and time.perf_counter() - began > SECONDS:
+                break
+    return Timing(median(times[0]), median(times[1]), len(times[0]))

@@ -1,0 +1,49 @@
+"""The input check at the head of a program."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from foldfx.errors import FoldfxError, TokenRankError
+from foldfx.runtime import InputGuards
+
+
+class Sizes(nn.Module):
+    """Stands for export's guards: remembers what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[object, ...]] = []
+
+    def forward(self, *inputs: object) -> None:
+        self.seen.append(inputs)
+
+
+def test_admitted_ranks_go_on_to_the_size_guards() -> None:
+    sizes = Sizes()
+    guards = InputGuards(sizes, {"ids": (1, frozenset({0, 2}))})
+    for ids in (torch.tensor(3), torch.zeros(2, 2)):
+        guards(7, ids)
+        assert sizes.seen[-1] == (7, ids)
+    assert not guards.training
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 1, 1)])
+def test_other_ranks_are_refused_before_anything_else(shape: tuple[int, ...]) -> None:
+    sizes = Sizes()
+    guards = InputGuards(sizes, {"ids": (1, frozenset({0, 2}))})
+    with pytest.raises(TokenRankError, match=rf"token input ids has {len(shape)} dimensions.*\[0, 2\]") as raised:
+        guards(7, torch.zeros(shape))
+    assert isinstance(raised.value, FoldfxError | ValueError)
+    assert sizes.seen == []
+
+
+def test_every_token_input_is_checked() -> None:
+    guards = InputGuards(Sizes(), {"words": (0, frozenset({1})), "tags": (1, frozenset({2}))})
+    guards(torch.zeros(1), torch.zeros(1, 1))
+    with pytest.raises(TokenRankError, match="token input tags"):
+        guards(torch.zeros(1), torch.zeros(1))
+    with pytest.raises(TokenRankError, match="token input words"):
+        guards(torch.zeros(1, 1), torch.zeros(1, 1))

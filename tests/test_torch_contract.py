@@ -1,0 +1,167 @@
+"""What `_torch` says of torch's private names holds for the torch that is installed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sympy
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+
+from foldfx import _torch
+
+aten = torch.ops.aten
+
+
+class Model(nn.Module):
+    def forward(self, ids: Tensor, more: dict[str, Tensor]) -> dict[str, object]:
+        return {"sum": ids + more["other"], "pair": (ids * 2, 3)}
+
+
+def exported(dynamic: bool = True) -> GraphModule:
+    args = torch.zeros(3, 4), {"other": torch.ones(3, 4)}
+    shapes = ({0: torch.export.Dim.AUTO}, {"other": {0: torch.export.Dim.AUTO}}) if dynamic else None
+    module = torch.export.export(Model(), args, dynamic_shapes=shapes).module()
+    assert isinstance(module, GraphModule)
+    return module
+
+
+def test_trees() -> None:
+    tree = {"a": (1, [2.0]), "b": None}
+    leaves, structure = _torch.tree_flatten(tree)
+    assert [leaf for leaf in leaves if leaf is not None] == [1, 2.0]
+    assert structure == _torch.tree_flatten({"a": (5, [6]), "b": None})[1]
+    assert structure != _torch.tree_flatten({"a": [5, [6]], "b": None})[1]
+    assert _torch.tree_map(lambda leaf: leaf if leaf is None else leaf + 1, tree) == {"a": (2, [3.0]), "b": None}
+
+
+def test_leaf_paths_are_in_the_order_of_the_leaves() -> None:
+    tree = {"b": (10, [20]), "a": 30}
+    leaves, _ = _torch.tree_flatten(tree)
+    assert dict(zip(_torch.leaf_paths(tree), leaves, strict=True)) == {"['b'][0]": 10, "['b'][1][0]": 20, "['a']": 30}
+    assert _torch.leaf_paths(1) == ["<root>"]
+
+
+def test_sizes() -> None:
+    value = next(node for node in exported().graph.nodes if node.op == "placeholder").meta["val"]
+    symbolic, static = value.shape
+    assert isinstance(symbolic, torch.SymInt)
+    assert _torch.size_expression(symbolic).is_Symbol
+    assert _torch.size_expression(2 * symbolic + 1) == 2 * _torch.size_expression(symbolic) + 1
+    assert _torch.size_expression(static) == _torch.size_expression(4) == sympy.Integer(4)
+    assert _torch.static_size(symbolic) is None
+    assert _torch.static_size(static) == 4
+    assert _torch.static_size(symbolic - symbolic) == 0
+
+
+def test_fake_mode_of() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        fake = torch.empty(2)
+    assert _torch.fake_mode_of(fake) is mode
+    with pytest.raises(AttributeError):
+        _torch.fake_mode_of(torch.empty(2))
+
+
+def test_graph_module_makes_buffers_persistent_and_we_undo_it() -> None:
+    root, graph = nn.Module(), Graph()
+    root.register_buffer("cache", torch.ones(2), persistent=False)
+    graph.output(graph.get_attr("cache"))
+    module = GraphModule(root, graph)
+    assert "cache" in module.state_dict()
+    _torch.mark_non_persistent(module, "cache")
+    assert "cache" not in module.state_dict()
+    assert torch.equal(module(), torch.ones(2))
+
+
+@pytest.fixture
+def no_hooks() -> Iterator[None]:
+    assert _torch.global_hooks() == []
+    yield
+    assert _torch.global_hooks() == []
+
+
+@pytest.mark.usefixtures("no_hooks")
+@pytest.mark.parametrize(
+    ("register", "table"),
+    [
+        ("register_module_forward_hook", "_global_forward_hooks"),
+        ("register_module_forward_pre_hook", "_global_forward_pre_hooks"),
+        ("register_module_full_backward_hook", "_global_backward_hooks"),
+        ("register_module_full_backward_pre_hook", "_global_backward_pre_hooks"),
+    ],
+)
+def test_global_hooks(register: str, table: str) -> None:
+    handle = getattr(torch.nn.modules.module, register)(lambda *_: None)
+    try:
+        assert _torch.global_hooks() == [table]
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_tensor_hooks(register: str) -> None:
+    tensor = torch.zeros(2, requires_grad=True)
+    assert not _torch.tensor_hooks(tensor)
+    handle = getattr(tensor, register)(lambda _: None)
+    assert _torch.tensor_hooks(tensor)
+    handle.remove()
+    assert not _torch.tensor_hooks(tensor)
+
+
+def test_storage_key() -> None:
+    whole = torch.zeros(6)
+    views = [whole, whole[3:], whole.view(2, 3).t(), whole.detach(), nn.Parameter(whole)]
+    assert len({_torch.storage_key(view) for view in views}) == 1
+    assert _torch.storage_key(whole) != _torch.storage_key(whole.clone())
+
+
+def test_inputs_and_outputs_of_a_captured_graph() -> None:
+    module = exported()
+    ids, other = torch.ones(2, 4), torch.full((2, 4), 5.0)
+    leaves = _torch.flatten_inputs(module, (ids, {"other": other}), {})
+    assert len(leaves) == len([node for node in module.graph.nodes if node.op == "placeholder"])
+    assert leaves[0] is ids
+    assert leaves[1] is other
+    tree = _torch.unflatten_outputs(module, [1, 2, 3])
+    assert tree == {"sum": 1, "pair": (2, 3)}
+    for args, kwargs in (((ids,), {}), ((ids, {"another": other}), {}), ((ids, {"other": other}), {"x": 1})):
+        with pytest.raises(ValueError, match="was captured with"):
+            _torch.flatten_inputs(module, args, kwargs)
+
+
+def node(target: object, *args: object, **kwargs: object) -> Node:
+    graph = Graph()
+    return graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
+
+
+def test_schema_arguments() -> None:
+    bound = _torch.schema_arguments(node(aten.layer_norm.default, "x", [4], eps=1e-3))
+    assert bound == {"input": "x", "normalized_shape": [4], "weight": None, "bias": None, "eps": 1e-3, "cudnn_enable": True}
+    assert math.isclose(_torch.schema_arguments(node(aten.layer_norm.default, "x", [4]))["eps"], 1e-5)
+    added = _torch.schema_arguments(node(aten.add.Tensor, "x", "y", alpha=2))
+    assert added == {"self": "x", "other": "y", "alpha": 2}
+    with pytest.raises(TypeError, match="does not call an ATen overload"):
+        _torch.schema_arguments(node(max, 1, 2))
+
+
+def test_overloads_and_what_they_write() -> None:
+    assert _torch.is_overload(aten.add.Tensor)
+    assert not _torch.is_overload(aten.add)
+    assert not _torch.is_overload(max)
+    assert not _torch.is_mutable(aten.add.Tensor)
+    assert _torch.is_mutable(aten.add_.Tensor)
+    assert _torch.is_mutable(aten.add.out)
+    assert _torch.is_mutable(max)
+
+
+def test_every_function_of_the_door_is_tested_here() -> None:
+    """A name added to `_torch` needs its contract in this file."""
+    functions = [value for value in vars(_torch).values() if getattr(value, "__module__", "") == _torch.__name__]
+    source = Path(__file__).read_text()
+    assert [each.__name__ for each in functions if f"_torch.{each.__name__}(" not in source] == []
