@@ -144,20 +144,21 @@ class Pipeline:
             PassError, LoweringError: a pass or provider misbehaved; nothing is lost.
         """
         calls = as_examples(examples)
-        candidate, outcomes, rewrites = self.rewrite(program, progress, original, owner)
-        candidate = candidate.copy()
+        rewritten, outcomes, rewrites = self.rewrite(program, progress, original, owner)
+        modified = rewritten is not program
+        candidate = rewritten.copy()
         claims = lower(candidate.module, self.providers)
         reference = original if original is not None else program.module
         verification = verify(reference, candidate, rewrites, calls, self.limits, progress)
-        accepted = bool(rewrites) and verification.success
-        if rewrites and not accepted:
+        accepted = modified and verification.success
+        if modified and not accepted:
             outcomes = [_ended(outcome, Status.REJECTED, _why(verification)) for outcome in outcomes]
         timing = self._timing(program, candidate, calls) if accepted else None
         if timing is not None and not timing.faster:
             accepted = False
             outcomes = [_ended(outcome, Status.REFUSED, f"measured slower: {timing}") for outcome in outcomes]
         if not accepted:
-            _require_faithful(verification if not rewrites else verify(reference, program, (), calls, self.limits, progress))
+            _require_faithful(verification if not modified else verify(reference, program, (), calls, self.limits, progress))
         final = candidate if accepted else program.copy()
         _install_guards(final, verification)
         return Run(

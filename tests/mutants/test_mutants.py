@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 
 import pytest
@@ -64,21 +65,18 @@ def lookups(program: foldfx.Program) -> list[Node]:
     return [node for node in program.graph.nodes if is_semantic(node)]
 
 
-def table_of(node: Node) -> str:
-    return str(node.args[0].target)  # type: ignore[union-attr]
-
-
 def call(program: foldfx.Program, target: object) -> Node:
     return next(node for node in program.graph.nodes if node.target is target)
 
 
-def on_table(change: Callable[[Tensor], Tensor]) -> Mutation:
-    """A mutation of the first table's rows, as a new tensor."""
+def on_tables(change: Callable[[Tensor], Tensor]) -> Mutation:
+    """A mutation of the rows of every table, as new tensors."""
 
     def mutate(program: foldfx.Program) -> None:
-        path, _, name = table_of(lookups(program)[0]).rpartition(".")
-        holder = program.module.get_submodule(path)
-        setattr(holder, name, change(holder.get_buffer(name).clone()))
+        for node in lookups(program):
+            path, _, name = str(node.args[0].target).rpartition(".")  # type: ignore[union-attr]
+            holder = program.module.get_submodule(path)
+            setattr(holder, name, change(holder.get_buffer(name).clone()))
 
     return mutate
 
@@ -91,7 +89,7 @@ def added(place: tuple[int, int], much: float) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def swap_tables(program: foldfx.Program) -> None:
+def exchange_tables(program: foldfx.Program) -> None:
     one, other, *_ = lookups(program)
     tables = one.args[0], other.args[0]
     nodes = list(program.graph.nodes)
@@ -114,7 +112,7 @@ def drop_an_output(program: foldfx.Program) -> None:
     output.args = (output.args[0][:-1],)  # type: ignore[index]
 
 
-def swap_outputs(program: foldfx.Program) -> None:
+def exchange_outputs(program: foldfx.Program) -> None:
     output = program.graph.output_node()
     one, other, *rest = output.args[0]  # type: ignore[misc]
     output.args = ((other, one, *rest),)
@@ -136,29 +134,33 @@ def other_weight(program: foldfx.Program) -> None:
     program.module.scale = nn.Parameter(program.module.scale.detach() * 1.01)
 
 
-MUTATIONS: dict[str, Mutation] = {
-    "two rows swapped": on_table(lambda rows: rows[[1, 0, *range(2, VOCABULARY)]]),
-    "rows shifted by one": on_table(lambda rows: rows.roll(1, 0)),
-    "columns reversed": on_table(lambda rows: rows.flip(1)),
-    "one entry off by 1e-3": on_table(added((3, 1), 1e-3)),
-    "an unseen entry off by 1e-4": on_table(added((SEEN, 0), 1e-4)),
-    "last row wrong": on_table(added((VOCABULARY - 1, OUT - 1), 1e-3)),
-    "NaN in an unseen row": on_table(added((SEEN + 1, 0), float("nan"))),
-    "rounded to float16": on_table(lambda rows: rows.half().float()),
-    "unseen rows left empty": on_table(lambda rows: torch.cat([rows[:SEEN], torch.zeros(VOCABULARY - SEEN, OUT)])),
-    "a row too few": on_table(lambda rows: rows[:-1]),
-    "a row too many": on_table(lambda rows: torch.cat([rows, rows[:1]])),
-    "table in double": on_table(Tensor.double),
-    "tables exchanged": swap_tables,
-    "negative ids wrap": set_bounds("index"),
-    "another exception": set_bounds("gather"),
-    "an output dropped": drop_an_output,
-    "outputs exchanged": swap_outputs,
-    "an int output changed": other_choice,
-    "a buffer no longer written": forget_the_count,
-    "state deleted that is read": delete_state_that_is_read,
-    "another weight changed": other_weight,
+MUTATIONS: dict[str, tuple[Mutation, str]] = {
+    "two rows swapped": (on_tables(lambda rows: rows[[1, 0, *range(2, VOCABULARY)]]), "table .* exceeds"),
+    "rows shifted by one": (on_tables(lambda rows: rows.roll(1, 0)), "table .* exceeds"),
+    "columns reversed": (on_tables(lambda rows: rows.flip(1)), "table .* exceeds"),
+    "one entry off by 1e-3": (on_tables(added((3, 1), 1e-3)), "table .* max-abs 1.000e-03 exceeds"),
+    "an unseen entry off by 1e-4": (on_tables(added((SEEN, 0), 1e-4)), "^table .* max-abs 1.000e-04 exceeds"),
+    "last row wrong": (on_tables(added((VOCABULARY - 1, OUT - 1), 1e-3)), "^table .* exceeds"),
+    "NaN in an unseen row": (on_tables(added((SEEN + 1, 0), float("nan"))), "table .* max-abs inf exceeds"),
+    "rounded to float16": (on_tables(lambda rows: rows.half().float()), "table .* exceeds"),
+    "unseen rows left empty": (
+        on_tables(lambda rows: torch.cat([rows[:SEEN], torch.zeros(VOCABULARY - SEEN, OUT)])),
+        "^table .* exceeds",
+    ),
+    "a row too few": (on_tables(lambda rows: rows[:-1]), "foldfx_tables"),
+    "a row too many": (on_tables(lambda rows: torch.cat([rows, rows[:1]])), f"ids={VOCABULARY}, outside|foldfx_tables"),
+    "table in double": (on_tables(Tensor.double), "dtype torch.float64|foldfx_tables"),
+    "tables exchanged": (exchange_tables, "output .* exceeds"),
+    "negative ids wrap": (set_bounds("index"), "^ids=-1, outside the domain"),
+    "another exception": (set_bounds("gather"), "ids=-1, outside the domain: raised RuntimeError"),
+    "an output dropped": (drop_an_output, "raised ValueError"),
+    "outputs exchanged": (exchange_outputs, r"output \[1\]: max-abs"),
+    "an int output changed": (other_choice, r"^example 0: output \[2\]: torch.int64 values differ"),
+    "a buffer no longer written": (forget_the_count, "buffer .*calls"),
+    "state deleted that is read": (delete_state_that_is_read, "malformed: .* scale"),
+    "another weight changed": (other_weight, r"^example 0: output \[0\]: max-abs"),
 }
+"""The mutation, and the evidence that must give it away; ^ where nothing else may come first."""
 
 
 def attempt(program: foldfx.Program, model: nn.Module, examples: list[foldfx.Example]) -> Run | FoldfxError:
@@ -199,14 +201,17 @@ def test_a_fault_in_the_fold_is_caught(
     model: Model,
     examples: list[foldfx.Example],
 ) -> None:
+    mutation, evidence = MUTATIONS[fault]
     text, expected = program.text(), copy.deepcopy(model)(*examples[0].args)
-    sabotage(MUTATIONS[fault])
+    sabotage(mutation)
     run = attempt(program, model, examples)
     assert program.text() == text
     if isinstance(run, Run):
         assert (run.status, run.accepted, run.verification.verdict) == ("rolled_back", False, Verdict.DIFFERENT)
         assert run.program.text() == text
-        assert all(map(torch.equal, run.program.module(*examples[0].args), expected))
+        assert all(map(torch.equal, copy.deepcopy(run.program.module)(*examples[0].args), expected))
+    found = str(run) if isinstance(run, FoldfxError) else "\n".join(run.verification.because)
+    assert re.search(evidence, found)
 
 
 def clamped(self: Reference, module: torch.fx.GraphModule, node: Node) -> str | Declined:

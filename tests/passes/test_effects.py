@@ -107,3 +107,12 @@ def test_a_table_the_model_writes_is_not_folded(agree: Agree) -> None:
     for _ in range(3):
         call = ids()
         agree(twin(call), result.module(call))
+
+
+def test_results_of_one_captured_program_do_not_share_what_they_write() -> None:
+    model, call = Counter(), foldfx.Example((ids(),))
+    program = foldfx.capture(model, call.args, dynamic=False)
+    first, second = (foldfx.Pipeline().run(program, [call], original=model) for _ in range(2))
+    first.program.module(*call.args)
+    assert second.program.module.get_buffer("count").item() == 0
+    assert program.module.get_buffer("count").item() == 0

@@ -1,0 +1,39 @@
+"""CONTRIBUTING.md says how to add a rule, a pass and a kernel; here each is done, block by block."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = 60
+"""Lines that fit a page."""
+
+
+def blocks(markdown: str) -> list[str]:
+    """The Python code blocks of a document, in order."""
+    return re.findall(r"```python\n(.*?)```", markdown, flags=re.DOTALL)
+
+
+def test_every_block_runs() -> None:
+    script = "\n".join(blocks((ROOT / "CONTRIBUTING.md").read_text()))
+    assert "@RULES.rule" in script and "Pipeline(" in script and "def lower" in script
+    # A process of its own: the example rule must not be there for other tests.
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_recipe_fits_a_page() -> None:
+    sections = (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1:]
+    assert [section.splitlines()[0] for section in sections] == ["Add a rule", "Add a pass", "Add a kernel"]
+    for section in sections:
+        assert len(section.splitlines()) <= PAGE + 5, section.splitlines()[0]
+
+
+def test_readme_blocks_run() -> None:
+    script = "\n".join(blocks((ROOT / "README.md").read_text()))
+    assert "foldfx.compile" in script
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
