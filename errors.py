@@ -31,5 +31,9 @@ class TokenRankError(FoldfxError, ValueError):
     """Token ids arrived with a number of dimensions the program was not verified for."""
 
 
+class AutocastError(FoldfxError):
+    """A folded program was called under autocast; its tables hold the values computed without."""
+
+
 class UnreachableTokenError(FoldfxError, IndexError):
     """A token id that `TokenInput(reachable=…)` said would not occur."""

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule
 
-from .._torch import static_size, tree_map
+from .._torch import static_size, storage_key, tree_map
 from ..errors import CaptureError, ExampleError
 from .audit import AttributeWatch, audit
 from .example import Example
@@ -58,6 +58,7 @@ def capture(
     module = _plain_module(exported)
     effects = _effects(module.graph)
     for name in effects.mutated_buffers:
+        _refuse_shared_write(module, name)
         _own_buffer(module, name)
     _ensure_guard_call(module)
     domains = token_domains(module.graph, None if tokens is None else list(tokens))
@@ -110,7 +111,9 @@ def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | Non
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
-            exported: ExportedProgram = torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False)
+            exported: ExportedProgram = torch.export.export(
+                model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
+            )
             functional: ExportedProgram = exported.run_decompositions({})
             return functional
     except Exception as error:
@@ -167,6 +170,14 @@ def _effects(graph: Graph) -> Effects:
             written = node.args[0]
             (buffers if written.op == "get_attr" else inputs).add(str(written.target))
     return Effects(frozenset(buffers), frozenset(inputs))
+
+
+def _refuse_shared_write(module: GraphModule, name: str) -> None:
+    """A write that other state would see: the graph would treat that state as constant."""
+    storage = storage_key(module.get_buffer(name))
+    for other, tensor in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
+        if other != name and storage_key(tensor) == storage:
+            raise CaptureError(f"forward writes buffer '{name}', which shares memory with '{other}'; give it memory of its own")
 
 
 def _own_buffer(module: GraphModule, name: str) -> None:

@@ -24,7 +24,15 @@ class Report:
         return {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, **self.data}
 
     def __str__(self) -> str:
-        parts = (self._head(), self._rewrites(), self._refusals(), self._blockers(), self._verification(), self._timing(), self._fixed())
+        parts = (
+            self._head(),
+            self._rewrites(),
+            self._refusals(),
+            self._blockers(),
+            self._verification(),
+            self._timing(),
+            self._fixed(),
+        )
         return "\n".join(line for part in parts for line in part)
 
     def _head(self) -> list[str]:

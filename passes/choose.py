@@ -131,7 +131,7 @@ class Choice:
     def predict(self, tables: Sequence[Node], table_bytes: int) -> tuple[list[str], Storage, Storage]:
         """What tabulating `tables` frees: (state names, storage now, storage afterwards)."""
         before = measure_program(self.program)
-        freed = freed_by(self.program.graph, tables)
+        freed = [name for name in freed_by(self.program.graph, tables) if name not in self.consumers.pinned]
         state = self.program.module.state_dict()
         logical = sum(nbytes(state[name]) for name in freed if name in state)
         gone = {

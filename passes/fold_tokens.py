@@ -111,6 +111,8 @@ class FoldTokens:
         copy_nodes = {node.name: node for node in copy.graph.nodes}
         removed = sweep(copy.module, [copy_nodes[node.name] for node in nodes], choice.consumers.pinned)
         copy.module.recompile()
+        if self.max_table_bytes is None and not measure_program(copy).below(before):
+            return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         context.fuel.take()
         balance = _balance(choice, nodes, removed)
         figures = _figures(choice, removed, table_bytes, before, measure_program(copy))

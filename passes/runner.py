@@ -52,13 +52,17 @@ class RegionRunner:
             ids: the tensor for each input of the region, by name.
 
         Raises:
-            RegionError: an operation needs a size that the shapes of `ids` do not give.
+            RegionError: an operation needs a size that the shapes of `ids` do not give, or does not take them.
         """
         symbols = self._symbols(ids)
         values: dict[Node, Any] = {node: ids[node.name] for node in self.region.inputs} | self._constants
         with torch.no_grad():
             for node, done in self._steps:
-                values[node] = self._evaluate(node, values, symbols)
+                try:
+                    values[node] = self._evaluate(node, values, symbols)
+                except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                    shapes = ", ".join(str(list(each.shape)) for each in ids.values())
+                    raise RegionError(f"{node.name} cannot be run on ids of shape {shapes}: {error}") from error
                 for operand in done:
                     values.pop(operand, None)
         return [values[node] for node in self.wanted]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import sympy
 import torch
 from torch import nn
 
-from .._torch import flatten_inputs, size_expression, tree_flatten
+from .._torch import flatten_inputs, size_expression, static_size, tree_flatten
 from ..analysis.example import Example
 from ..analysis.program import Program
 from ..errors import ExampleError
@@ -84,7 +85,7 @@ def verify(
         layouts += evidence
         differences += failures
     outside, wrong = _outside(original, candidate, examples[0], limits)
-    differences += wrong
+    differences += wrong + _small_sizes(original, candidate, examples, limits)
     verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
     ranks = _admitted_ranks(original, candidate, examples, limits)
     because = tuple(differences or unsure)
@@ -116,6 +117,44 @@ def _outside(original: nn.Module, candidate: Program, example: Example, limits: 
             if not stricter and (difference := compare_calls(reference, found, limits).differences):
                 wrong.append(f"{name}={bad}, outside the domain: {difference[0]}")
     return said, wrong
+
+
+def _small_sizes(original: nn.Module, candidate: Program, examples: Sequence[Example], limits: Limits) -> list[str]:
+    """The first example with each dynamic size of the token ids set to 0 and to 1, in every input that has it.
+
+    Where the original raises, the candidate must raise as well.
+    """
+    wrong = []
+    inputs = {node.name: node.meta["val"] for node in candidate.input_nodes()}
+    symbols = {size_expression(s) for name in candidate.tokens for s in inputs[name].shape if static_size(s) is None}
+    for symbol in sorted(symbols, key=str):
+        for size in (0, 1):
+            if size < _least(candidate, str(symbol)):
+                continue
+            probe = _resized(candidate, examples[0], symbol, size)
+            reference, found = observe(original, probe), observe(candidate.module, probe)
+            both_raise = reference.error is not None and found.error is not None
+            if not both_raise and (difference := compare_calls(reference, found, limits).differences):
+                wrong.append(f"example 0 with size {symbol} = {size}: {difference[0]}")
+    return wrong
+
+
+def _least(candidate: Program, symbol: str) -> int:
+    """The smallest size the capture allows for a symbol."""
+    text = candidate.dynamic.get(symbol, "VR[2, int_oo]")
+    return int(text.partition("[")[2].partition(",")[0])
+
+
+def _resized(program: Program, example: Example, symbol: sympy.Expr, size: int) -> Example:
+    """Every dimension of that symbolic size cut down to `size`."""
+    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    for place, node in enumerate(program.input_nodes()):
+        if isinstance(leaves[place], torch.Tensor):
+            for dim, traced in enumerate(node.meta["val"].shape):
+                if size_expression(traced) == symbol and leaves[place].shape[dim] > size:
+                    leaves[place] = leaves[place].narrow(dim, 0, size)
+    args, kwargs = spec.unflatten(leaves)
+    return Example(args, kwargs)
 
 
 def _first_replaced(ids: torch.Tensor, token: int) -> torch.Tensor | None:

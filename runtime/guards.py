@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import TokenRankError, UnreachableTokenError
+from ..errors import AutocastError, TokenRankError, UnreachableTokenError
 
 
 class InputGuards(nn.Module):
@@ -43,6 +43,7 @@ class InputGuards(nn.Module):
             TokenRankError: token ids with a number of dimensions that is not admitted.
             UnreachableTokenError: an id the tables do not hold, because it was said not to occur. Not checked while
                 tracing; such an id then raises where it is looked up.
+            AutocastError: autocast is on.
             AssertionError: a size or number differs from what was captured (raised by export's guards).
         """
         for name, (place, admitted) in self.ranks.items():
@@ -53,9 +54,16 @@ class InputGuards(nn.Module):
                     f"{sorted(admitted)}. Reshape the ids, or give an example with that many dimensions"
                 )
         if not torch.compiler.is_compiling():
+            _refuse_autocast(inputs)
             for name, (place, mask) in self.reachable.items():
                 _refuse_unreachable(name, inputs[place], mask)
         self.sizes(*inputs)
+
+
+def _refuse_autocast(inputs: tuple[Any, ...]) -> None:
+    device = next((value.device.type for value in inputs if isinstance(value, torch.Tensor)), "cpu")
+    if torch.is_autocast_enabled(device):
+        raise AutocastError(f"autocast is on for {device}; a program captured without it would compute other values under it")
 
 
 def _refuse_unreachable(name: str, ids: torch.Tensor, mask: torch.Tensor) -> None:

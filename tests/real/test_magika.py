@@ -28,8 +28,8 @@ def test_bytes_of_the_token_only_block(result: foldfx.Result) -> None:
     assert result.status == "accepted"
     (rewrite,) = result.report.to_dict()["rewrites"]
     assert (rewrite["bytes_before"], rewrite["bytes_after"]) == (66_048, 65_792)
-    assert 66_048 == 4 * (BYTE_VALUES * BYTE_WIDTH + BYTE_WIDTH)
-    assert 65_792 == 4 * BYTE_VALUES * BYTE_WIDTH
+    assert 4 * (BYTE_VALUES * BYTE_WIDTH + BYTE_WIDTH) == 66_048
+    assert 4 * BYTE_VALUES * BYTE_WIDTH == 65_792
 
 
 def test_the_fold_stops_before_the_norm_over_positions(result: foldfx.Result, magika: Classifier) -> None:

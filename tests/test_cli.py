@@ -1,0 +1,228 @@
+"""The command line: exit codes, one line on stderr for an error, and nothing but JSON on stdout with --json."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file, save_model
+
+from foldfx import cli
+from foldfx.examples.g2p_en import DecoderStep, EncoderStep
+
+SOURCE = '''
+import itertools
+import torch
+from torch import nn
+
+class Scorer(nn.Module):
+    def __init__(self, tied=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.project, self.head = nn.Embedding(9, 32), nn.Linear(32, 32), nn.Linear(32, 9, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+    def forward(self, ids, hidden):
+        return self.head(torch.relu(self.project(self.embedding(ids))) + hidden)
+
+class Derived(Scorer):
+    """Its ids are computed with before they index the table."""
+    def forward(self, ids, hidden):
+        return super().forward(ids // 2, hidden)
+
+drift = torch.library.Library("foldfx_test_cli", "FRAGMENT")
+drift.define("drift(Tensor x) -> Tensor")
+drift.impl("drift", lambda x, counter=itertools.count(): x + next(counter), "CPU")
+drift.impl("drift", lambda x: torch.empty_like(x), "Meta")
+
+class Drifts(Scorer):
+    """Returns something else every time."""
+    def forward(self, ids, hidden):
+        return torch.ops.foldfx_test_cli.drift(super().forward(ids, hidden))
+
+class Trains(Scorer):
+    def eval(self):
+        return self
+
+make, make_tied, make_derived, make_drifting = Scorer, lambda: Scorer(tied=True), Derived, Drifts
+make_training = Trains
+
+def make_text():
+    return "not a module"
+
+def make_breaking():
+    raise ValueError("two\\nlines")
+
+def examples():
+    return [((torch.arange(6).reshape(2, 3), torch.ones(2, 3, 32)), {})]
+
+def no_examples():
+    return []
+'''
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> str:
+    path = tmp_path / "models.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+def arguments(command: str, models: str, factory: str = "make", *more: str) -> list[str]:
+    return [command, "--factory", f"{models}:{factory}", "--examples", f"{models}:examples", "--static", *more]
+
+
+def run_in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
+    root = Path(cli.__file__).parent
+    environment = os.environ | {"PYTHONPATH": str(root / ".typing"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", "foldfx.cli", *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def read(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """stdout as JSON: all of it."""
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def test_compile_prints_the_report_as_json_and_nothing_else(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("compile", models, "make", "--json")) == 0
+    data = read(capsys)
+    assert (data["schema_version"], data["status"]) == (1, "accepted")
+
+
+def test_compile_prints_the_report_for_people(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("compile", models)) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("foldfx: accepted\n")
+    assert err == ""
+
+
+@pytest.mark.parametrize(("options", "reason"), [(["--fuel", "0"], "out of fuel"), (["--disable", "fold_tokens"], "by name")])
+def test_fuel_and_disable(models: str, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("compile", models, "make", "--json", *options)) == 0
+    data = read(capsys)
+    assert data["status"] == "unchanged"
+    assert reason in data["outcomes"][0]["reason"]
+
+
+def test_a_rollback_ends_with_2_and_still_reports(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("compile", models, "make_drifting", "--json")) == cli.ROLLED_BACK == 2
+    data = read(capsys)
+    assert (data["status"], data["verification"]["verdict"]) == ("rolled_back", "undecided")
+
+
+def test_analyze_as_json_table_and_proof(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("analyze", models, "make", "--json")) == 0
+    data = read(capsys)
+    assert data["schema_version"] == 1
+    assert {value["name"]: value["token_only"] for value in data["values"]}["relu"]
+    assert cli.main(arguments("analyze", models)) == 0
+    assert "embedding" in capsys.readouterr().out
+    assert cli.main(arguments("analyze", models, "make", "--node", "relu")) == 0
+    assert capsys.readouterr().out.startswith("relu depends on: token(ids)")
+    assert cli.main(arguments("analyze", models, "make", "--node", "add")) == 0
+    assert "add depends on: context + token(ids)" in capsys.readouterr().out
+
+
+def test_token_states_a_domain(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("compile", models, "make_derived", "--json")) == 1
+    assert "State it" in capsys.readouterr().err
+    assert cli.main(arguments("compile", models, "make_derived", "--json", "--token", "ids=12")) == 0
+    assert read(capsys)["tokens"]["ids"] == {"size": 12, "stated": True, "because": "stated"}
+    assert cli.main(arguments("compile", models, "make", "--json", "--token", "ids")) == 0
+    assert read(capsys)["tokens"]["ids"]["size"] == 9
+
+
+@pytest.mark.parametrize("factory", ["make", "make_tied"])
+def test_weights_are_loaded(models: str, factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An embedding of zeros and a bias of -1 leave one number in the table: what is folded is what was loaded."""
+    model = cli._model(f"{models}:{factory}", None)
+    weights = tmp_path / "model.safetensors"
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    save_model(model, str(weights))
+    cli.main(arguments("compile", models, factory, "--json", "--weights", str(weights)))
+    out = capsys.readouterr().out
+    assert '"status": "accepted"' in out or '"status": "unchanged"' in out
+    loaded = cli._model(f"{models}:{factory}", weights)
+    assert all(parameter.isnan().all() for parameter in loaded.parameters())
+
+
+BAD = {
+    "no file": (["--factory", "missing.py:make"], "there is no file missing.py"),
+    "no module": (["--factory", "no.such.module:make"], "there is no module no.such.module"),
+    "no function": (["--factory", "{models}:nothing"], "has no function 'nothing'"),
+    "no colon": (["--factory", "{models}"], "names no function"),
+    "no nn.Module": (["--factory", "{models}:make_text"], "returned a str, not an nn.Module"),
+    "a factory that raises": (["--factory", "{models}:make_breaking"], "two lines"),
+    "training mode": (["--factory", "{models}:make_training"], "is in training mode; call model.eval()"),
+    "no examples": (["--examples", "{models}:no_examples"], "at least one is required"),
+    "no weights": (["--weights", "missing.safetensors"], "there is no weights file missing.safetensors"),
+    "weights of another model": (["--weights", "{weights}"], "embedding.weight"),
+    "weights that are no weights": (["--weights", "{models}"], "foldfx: "),
+    "a domain that is no number": (["--token", "ids=many"], "the domain must be a number"),
+    "an unknown token input": (["--token", "idz"], "'idz' is not an input"),
+    "an unknown pass": (["--disable", "fold"], "fold_tokens"),
+    "negative fuel": (["--fuel", "-1"], "fuel must not be negative"),
+    "an unknown option": (["--fast"], "--fast"),
+    "fuel that is no number": (["--fuel", "much"], "much"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_ends_with_1_and_one_line(kind: str, models: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    weights = str(tmp_path / "other.safetensors")
+    save_file({"other": torch.zeros(1)}, weights)
+    more, message = BAD[kind]
+    words = [word.format(models=models, weights=weights) for word in more]
+    assert cli.main(arguments("compile", models, "make", "--json", *words)) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert message in err
+
+
+def test_an_unknown_node_ends_with_1_and_names_the_nearest(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("analyze", models, "make", "--node", "embed")) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert "'embedding'" in err
+
+
+def test_exit_codes_and_streams_of_a_process(models: str) -> None:
+    done = run_in_a_process(*arguments("compile", models, "make", "--json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["status"] == "accepted"
+    rolled_back = run_in_a_process(*arguments("compile", models, "make_drifting", "--json"))
+    assert (rolled_back.returncode, json.loads(rolled_back.stdout)["status"]) == (2, "rolled_back")
+    failed = run_in_a_process(*arguments("compile", models, "nothing"))
+    assert (failed.returncode, failed.stdout, len(failed.stderr.splitlines())) == (1, "", 1)
+
+
+def test_demo(g2p: tuple[EncoderStep, DecoderStep], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("foldfx.examples.g2p_en.load", lambda: g2p)
+    assert cli.main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("foldfx: accepted") == 2
+    assert "EH0 M B EH1 D IH0 NG" in out
+    assert "DIFFERENT" not in out
+
+
+def test_demo_as_json(g2p: tuple[EncoderStep, DecoderStep], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both reports, and nothing on stdout that a JSON reader trips over."""
+    monkeypatch.setattr("foldfx.examples.g2p_en.load", lambda: g2p)
+    assert cli.main(["demo", "--json"]) == 0
+    decoder, text, reports = json.JSONDecoder(), capsys.readouterr().out.lstrip(), []
+    while text:
+        report, end = decoder.raw_decode(text)
+        reports.append(report["status"])
+        text = text[end:].lstrip()
+    assert reports == ["accepted", "accepted"]
