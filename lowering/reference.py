@@ -51,12 +51,17 @@ def _lookup(module: GraphModule, node: Node) -> tuple[Node, str]:
 
 
 def _gather(module: GraphModule, node: Node, table: Node, ids: Node) -> Node:
-    """Raises RuntimeError for ids outside the table, where embedding and index raise IndexError."""
+    """Raises RuntimeError for ids outside the table, where embedding and index raise IndexError.
+
+    Ids are widened whatever their traced dtype: gather misreads an expanded int32 index.
+    """
     rows, index = table.meta["val"], ids.meta["val"]
     width = rows.shape[1]
-    flat = _call(module, node, aten.reshape.default, (ids, [-1, 1]), index.reshape(-1, 1))
+    wide = _call(module, node, aten._to_copy.default, (ids,), index.long())
+    wide.kwargs = {"dtype": torch.int64}
+    flat = _call(module, node, aten.reshape.default, (wide, [-1, 1]), wide.meta["val"].reshape(-1, 1))
     spread = _call(module, node, aten.expand.default, (flat, [-1, width]), flat.meta["val"].expand(-1, width))
-    read = _call(module, node, aten.gather.default, (table, 0, spread), rows.gather(0, spread.meta["val"].long()))
+    read = _call(module, node, aten.gather.default, (table, 0, spread), rows.gather(0, spread.meta["val"]))
     sizes: list[int | Node] = []
     for dim, size in enumerate(index.shape):
         sizes.append(size if isinstance(size, int) else _call(module, node, aten.sym_size.int, (ids, dim), size))

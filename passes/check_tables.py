@@ -40,6 +40,12 @@ def check_tables(
                     evidence.append(found)
                     failures += [f"table of {found.table}, layout {name} {found.shape}: {beyond}"] if beyond else []
             except RegionError as error:
+                if name == "empty":
+                    evidence += [
+                        LayoutEvidence(v.name, name, layout[1], 0, tables.region.domain, Figures(), str(error))
+                        for v in tables.values
+                    ]
+                    continue
                 failures.append(f"tables of {tables.region.name}, layout {name} {layout[1]}: {error}")
     return evidence, failures
 
@@ -118,13 +124,14 @@ def _runs_at_any_rank(region: Region, run: RegionRunner, limits: Limits) -> bool
     if len(region.inputs) > 1 or not all(map(region.is_trailing, run.wanted)):
         return False
     try:
-        (traced, _) = next(calls(region, 1))
-        one = next(iter(traced.values())).reshape(-1)[:1]
-        alone = run.rows(traced)
+        (traced, numbers) = next(calls(region, min(2, region.domain)))
+        tokens = next(iter(traced.values())).reshape(-1)[: numbers.numel()]
+        expected = run.rows(traced)
+        trials = [tokens[0], tokens, tokens.reshape(1, -1), tokens.reshape(-1, 1)]
         return not any(
-            exceeds(figures_of(rows[:1], other[:1]), rows.dtype, limits)
-            for shape in ((), (1,), (1, 1))
-            for rows, other in zip(alone, run.rows({region.inputs[0].name: one.reshape(shape)}), strict=True)
+            exceeds(figures_of(rows[: trial.numel()], found), rows.dtype, limits)
+            for trial in trials
+            for rows, found in zip(expected, run.rows({region.inputs[0].name: trial}), strict=True)
         )
     except RegionError:
         return False

@@ -125,7 +125,7 @@ class Timing:
     def __str__(self) -> str:
         return (
             f"{self.before * 1e6:,.1f} µs → {self.after * 1e6:,.1f} µs a round of all examples "
-            f"({self.before / self.after:.2f}×, median of {self.rounds} interleaved rounds, {torch.get_num_threads()} thread(s))"
+            f"({self.before / self.after:.2f}×, median of {self.rounds} interleaved rounds, {torch.get_num_threads()} threads)"
         )
 
 

@@ -111,7 +111,7 @@ class Pipeline:
             before = structural_hash(program.module)
             result = each.run(program.copy(), context)
             try:
-                verify_structure(result.program.module)
+                verify_structure(result.program.module, program.module)
             except PassError as error:
                 raise PassError(f"pass {each.name}: {error}") from error
             outcomes += result.outcomes

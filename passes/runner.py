@@ -80,7 +80,8 @@ class RegionRunner:
         count = value.numel() // width
         if not self._is_traced_rank(ids):
             shape = ids[self.region.inputs[0].name].shape
-            if not self.region.is_trailing(node) or value.shape[: len(shape)] != shape or count != shape.numel():
+            trailing = len(self.region.rows(node)) - len(self.region.index_rows(node))
+            if not self.region.is_trailing(node) or value.shape[: value.dim() - trailing] != shape or count != shape.numel():
                 raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(shape)}")
             return value.reshape(count, width)
         atoms = [atom for dim in self.region.rows(node) for atom in dim]

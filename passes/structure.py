@@ -28,7 +28,8 @@ def structural_hash(module: GraphModule) -> str:
         target = node.target if node.op in ("get_attr", "placeholder", "call_module") else str(node.target)
         line = (node.op, target, _literal(node.args, number), _literal(node.kwargs, number), _metadata(node.meta.get("val")))
         digest.update(repr(line).encode())
-    for name, tensor in sorted(module.state_dict(keep_vars=True).items()):
+    state = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in sorted(state, key=lambda item: item[0]):
         digest.update(
             repr((name, storage_key(tensor), tensor.storage_offset(), tuple(tensor.shape), str(tensor.dtype))).encode()
         )
@@ -55,13 +56,18 @@ def _metadata(value: Any) -> Any:
     return type(value).__name__, str(value)
 
 
-def verify_structure(module: GraphModule) -> None:
+def verify_structure(module: GraphModule, before: GraphModule | None = None) -> None:
     """Check a graph a pass has left behind.
 
+    Args:
+        module: the graph.
+        before: the graph the pass was given; calls that are as they were in it need no second look.
+
     Raises:
-        PassError: fx lint fails, a read has no state behind it, or the recorded metadata of a value that a pass
-            added (or that reads such a value) is not what its operation yields.
+        PassError: fx lint fails, a read has no state behind it, or the recorded metadata of a value is not what its
+            operation yields.
     """
+    known = {} if before is None else {node.name: node for node in before.graph.nodes}
     try:
         module.graph.lint()
     except RuntimeError as error:
@@ -69,8 +75,22 @@ def verify_structure(module: GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op == "get_attr" and not _has_state(module, str(node.target)):
             raise PassError(f"{node.name} reads state {node.target!r}, which the module does not hold")
-        if node.op == "call_function" and any(ORIGINS in near.meta for near in (node, *node.all_input_nodes)):
+        if node.op == "call_function" and not _is_as_before(node, known.get(node.name)):
             _verify_metadata(node)
+
+
+def _is_as_before(node: Node, before: Node | None) -> bool:
+    """The same call of the same values: operands by name, and the very objects recorded as their traced values."""
+    if before is None or (node.op, node.target) != (before.op, before.target):
+        return False
+    names = {before: before.name for before in before.all_input_nodes} | {each: each.name for each in node.all_input_nodes}
+    arguments = [_named((each.args, each.kwargs), names) for each in (node, before)]
+    pairs = zip((node, *node.all_input_nodes), (before, *before.all_input_nodes), strict=False)
+    return arguments[0] == arguments[1] and all(one.meta.get("val") is other.meta.get("val") for one, other in pairs)
+
+
+def _named(value: Any, names: dict[Node, str]) -> str:
+    return repr(torch.fx.node.map_arg(value, lambda node: names[node]))
 
 
 def _has_state(module: GraphModule, name: str) -> bool:

@@ -35,7 +35,7 @@ def lookup(table: torch.Tensor, ids: torch.Tensor, bounds: str) -> torch.Tensor:
     if bounds == "index":
         return table[ids]
     if bounds == "gather":
-        rows = ids.reshape(-1, 1).expand(-1, table.shape[1])
+        rows = ids.to(torch.int64).reshape(-1, 1).expand(-1, table.shape[1])
         return torch.gather(table, 0, rows).reshape(*ids.shape, table.shape[1])
     raise ValueError(f"bounds must be one of {BOUNDS}, not {bounds!r}")
 

@@ -1,0 +1,223 @@
+"""Proofs and their negative twins: nearly the same computation, where a fold would be wrong.
+
+Of each pair the first must be proved to depend on one token alone, and its rows must bear that out; the second must be
+refused for the reason given, and its rows must bear that out too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+import foldfx
+from foldfx import Example, Facts
+
+VOCABULARY, WIDTH, LIMIT = 7, 16, 1e-5
+
+Compute = Callable[["Model", Tensor, Tensor], Tensor]
+
+
+class Model(nn.Module):
+    """`compute(model, embedded, ids)`, with the layers that twins use."""
+
+    def __init__(self, compute: Compute) -> None:
+        super().__init__()
+        self.compute = compute
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.norm, self.across = nn.LayerNorm(WIDTH), nn.LayerNorm(5)
+        self.group, self.batch = nn.GroupNorm(4, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.single, self.triple = nn.Conv1d(WIDTH, WIDTH, 1), nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.gru, self.grow = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, 4 * WIDTH)
+        self.bias, self.start = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.square, self.mix = nn.Parameter(torch.randn(WIDTH, WIDTH)), nn.Parameter(torch.randn(5, 5))
+        self.places, self.table = nn.Parameter(torch.randn(9, WIDTH)), nn.Parameter(torch.randn(VOCABULARY, WIDTH))
+        self.register_buffer("order", torch.tensor([3, 1, 4, 0, 2]))
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.compute(self, self.embedding(ids), ids)
+
+
+FREE, FIXED, EVEN, EIGHT, FLAT = ((3, 5), (2, 4), (4, 7)), ((3, 5),), ((3, 4),), ((3, 8),), ((5,), (4,), (7,))
+
+
+@dataclass(frozen=True)
+class Twins:
+    """`holds` is token-only; `breaks` depends on `sources`, because of `why`. Sizes are symbols where `shapes` differ."""
+
+    name: str
+    holds: Compute
+    breaks: Compute
+    sources: str
+    why: str
+    shapes: Sequence[tuple[int, ...]] = FREE
+
+    def __str__(self) -> str:
+        return self.name
+
+    def surroundings(self) -> list[Tensor]:
+        """Ids in which every token stands in many places, among many others."""
+        return [torch.randint(VOCABULARY, shape) for shape in self.shapes * 3]
+
+    def analyze(self, compute: Compute) -> Facts:
+        dynamic = len(self.shapes) > 1 and {"ids": [Dim.AUTO] * len(self.shapes[0])}
+        return foldfx.analyze(Model(compute), (self.surroundings()[0],), dynamic=dynamic)
+
+
+CONTEXT, POSITION, WINDOW = "context + token(ids)", "position + token(ids)", "token(ids) + window(3)"
+ALONG = "over dimension 1 of embedding, which is [ids[1]]: it would mix the rows of different tokens"
+
+
+def reduction(name: str, reduce: Callable[[Tensor, int], Tensor]) -> Twins:
+    return Twins(name, lambda m, x, i: reduce(x, -1), lambda m, x, i: x + reduce(x, 1).unsqueeze(1), CONTEXT, ALONG)
+
+
+def scan(name: str, work: Callable[[Tensor, int], Tensor]) -> Twins:
+    return Twins(name, lambda m, x, i: work(x, -1), lambda m, x, i: work(x, 1), CONTEXT, ALONG)
+
+
+TWINS = [
+    reduction("sum", lambda x, d: x.sum(d)), reduction("mean", lambda x, d: x.mean(d)),
+    reduction("max", lambda x, d: x.max(d).values), reduction("var", lambda x, d: x.var(d)),
+    reduction("logsumexp", lambda x, d: x.logsumexp(d)), reduction("argmax", lambda x, d: x.argmax(d)),
+    reduction("topk", lambda x, d: x.topk(2, d).values.select(d, 1)), scan("softmax", lambda x, d: x.softmax(d)),
+    scan("cumsum", lambda x, d: x.cumsum(d)), scan("sort", lambda x, d: x.sort(d).values),
+    scan("flip", lambda x, d: x.flip(d)), scan("roll", lambda x, d: x.roll(1, d)),
+    Twins("glu", lambda m, x, i: F.glu(x, -1), lambda m, x, i: F.glu(x, 1).repeat(1, 2, 1), CONTEXT, ALONG, EVEN),
+    Twins("times a number, or the length", lambda m, x, i: x * 2.0, lambda m, x, i: x * i.shape[1],
+          "length + token(ids)", "aten.mul.Tensor computes with sym_size_int"),
+    Twins("plus a bias, or a position table", lambda m, x, i: x + m.bias, lambda m, x, i: x + m.places[torch.arange(i.shape[1])],
+          POSITION, "aten.arange.default counts positions along an input of symbolic length"),
+    Twins("plus a bias, or a static position table", lambda m, x, i: x + m.bias, lambda m, x, i: x + m.places[:5],
+          POSITION, "an operand varies (5 values) along token axis ids[1]", FIXED),
+    Twins("times a count", lambda m, x, i: x * torch.ones_like(x).cumsum(-1), lambda m, x, i: x * torch.ones_like(x).cumsum(1),
+          CONTEXT, "aten.cumsum.default over dimension 1 of ones_like"),
+    Twins("one of it broadcast back", lambda m, x, i: x - x[..., :1], lambda m, x, i: x - x[:, :1],
+          POSITION, "slice keeps 1 of [ids[1]]: row t of the result may be the token of another position"),
+    Twins("select", lambda m, x, i: x.select(-1, 3), lambda m, x, i: x - x.select(1, 0).unsqueeze(1),
+          POSITION, "select takes one index of [ids[1]]: the row of a fixed position"),
+    Twins("chunk", lambda m, x, i: torch.cat(x.chunk(2, -1)[::-1], -1), lambda m, x, i: torch.cat(x.chunk(2, 1)[::-1], 1),
+          POSITION, "aten.split.Tensor cuts [ids[1]] into ranges of positions", EVEN),
+    Twins("split", lambda m, x, i: x.split([4, 12], -1)[1], lambda m, x, i: torch.cat(x.split([1, 4], 1)[::-1], 1),
+          POSITION, "aten.split_with_sizes.default cuts [ids[1]] into ranges of positions", FIXED),
+    Twins("unbind", lambda m, x, i: x.unbind(-1)[2], lambda m, x, i: torch.stack(x.unbind(1)[::-1], 1),
+          POSITION, "unbind takes [ids[1]] apart by position", FIXED),
+    Twins("cat", lambda m, x, i: torch.cat([m.start.expand(*i.shape, -1), x], -1),
+          lambda m, x, i: torch.cat([m.start.expand(i.shape[0], -1, -1), x], 1)[:, : i.shape[1]],
+          POSITION, "cat along [ids[1]] of embedding shifts positions"),
+    Twins("pad", lambda m, x, i: F.pad(x, (1, 0)), lambda m, x, i: F.pad(x, (0, 0, 1, 0))[:, : i.shape[1]],
+          POSITION, "aten.pad.default pads [ids[1]], which moves positions"),
+    Twins("pad before, cut behind", lambda m, x, i: x - F.pad(x, (1, -1)), lambda m, x, i: x - F.pad(x, (0, 0, 1, -1)),
+          POSITION, "aten.pad.default pads [ids[1]], which moves positions"),
+    Twins("repeat", lambda m, x, i: x.repeat(1, 1, 2), lambda m, x, i: x.repeat(1, 2, 1)[:, 2:][:, : i.shape[1]],
+          CONTEXT, "aten.repeat.default repeats [ids[1]], so rows of different tokens follow each other"),
+    Twins("convolution", lambda m, x, i: m.single(x.mT).mT, lambda m, x, i: m.triple(x.mT).mT,
+          WINDOW, "aten.conv1d.default with kernel 3 slides over [ids[1]]: each result sees a window of 3 ids"),
+    Twins("max_pool", lambda m, x, i: F.max_pool1d(x, 2), lambda m, x, i: F.max_pool1d(x.mT, 3, 1, 1).mT,
+          WINDOW, "aten.max_pool1d.default with kernel 3 slides over [ids[1]]"),
+    Twins("layer_norm behind transposes", lambda m, x, i: m.norm(x.mT.mT), lambda m, x, i: m.across(x.mT).mT,
+          CONTEXT, "aten.layer_norm.default over dimension 2 of transpose, which is [ids[1]]", FIXED),
+    Twins("layer_norm behind views", lambda m, x, i: m.norm(F.gelu(x.view(3, 2, 64)).view(3, 2, 4, 16)).view(3, 8, 16),
+          lambda m, x, i: F.layer_norm(F.gelu(x.view(3, 2, 64)), (64,)).view(3, 8, 16),
+          CONTEXT, "aten.layer_norm.default over dimension 2 of gelu, which is [4 of ids[1] in steps of 1·16]", EIGHT),
+    Twins("rms_norm", lambda m, x, i: F.rms_norm(x, (WIDTH,)), lambda m, x, i: F.rms_norm(x.mT, (5,)).mT,
+          CONTEXT, "aten.rms_norm.default over dimension 2 of transpose", FIXED),
+    Twins("group_norm", lambda m, x, i: m.group(x.reshape(-1, WIDTH)).reshape(x.shape), lambda m, x, i: m.group(x.mT).mT,
+          CONTEXT, "aten.group_norm.default over dimension 2 of transpose"),
+    Twins("batch_norm", lambda m, x, i: m.batch(x.mT).mT, lambda m, x, i: F.batch_norm(x.mT, None, None, training=True).mT,
+          CONTEXT, "takes its statistics over"),
+    Twins("rows of a merged view", lambda m, x, i: m.grow(x.reshape(-1, WIDTH)).reshape(*i.shape, -1),
+          lambda m, x, i: x.reshape(-1, WIDTH).cumsum(0).reshape(x.shape),
+          CONTEXT, "aten.cumsum.default over dimension 0 of view, which is [ids[0]·ids[1]]"),
+    Twins("outer product", lambda m, x, i: x[:, :, None] * x[:, None, :], lambda m, x, i: (x[:, None] * x[None]).amax(1),
+          CONTEXT, "token axis ids[0] occurs twice in [ids[0]][ids[0]][16]: two tokens in one value", FLAT),
+    Twins("products of rows", lambda m, x, i: x.unflatten(-1, (4, 4)) @ x.unflatten(-1, (4, 4)).mT,
+          lambda m, x, i: (x @ x.mT).softmax(-1) @ x, CONTEXT, "token axis ids[1] occurs twice"),
+    Twins("attention", lambda m, x, i: (x @ m.square).softmax(-1), lambda m, x, i: F.scaled_dot_product_attention(x, x, x),
+          CONTEXT, "attention mixes the rows of all tokens"),
+    Twins("matrix on the left", lambda m, x, i: (m.square @ x.mT).mT, lambda m, x, i: m.mix @ x,
+          CONTEXT, "a product sums over [ids[1]] of embedding: it would mix the rows of different tokens", FIXED),
+    Twins("triangle of ones", lambda m, x, i: x @ torch.ones(WIDTH, WIDTH).tril(),
+          lambda m, x, i: torch.ones(i.shape[1], i.shape[1]).tril() @ x, CONTEXT, "aten.tril.default over dimension 0 of ones"),
+    Twins("one_hot", lambda m, x, i: F.one_hot(i, VOCABULARY).float() @ m.table,
+          lambda m, x, i: x + (F.one_hot(i, VOCABULARY).float().mT @ x).sum(1, keepdim=True),
+          CONTEXT, "a product sums over [ids[1]]"),
+    Twins("einsum", lambda m, x, i: torch.einsum("bth,ho->bto", x, m.square),
+          lambda m, x, i: torch.einsum("bth,bsh->bts", x, x).sum(-1), CONTEXT, "token axis ids[1] occurs twice"),
+    Twins("index", lambda m, x, i: m.table[i], lambda m, x, i: x[:, m.order],
+          CONTEXT, "indexing over dimension 1 of embedding", FIXED),
+    Twins("index_select", lambda m, x, i: m.table.index_select(0, i.flatten()).view(x.shape),
+          lambda m, x, i: x.index_select(1, m.order), CONTEXT, "index_select over dimension 1 of embedding", FIXED),
+    Twins("gather", lambda m, x, i: m.table.gather(0, i.reshape(-1, 1).expand(-1, WIDTH)).view(x.shape),
+          lambda m, x, i: x.gather(1, m.order[:, None].expand(*i.shape, WIDTH)),
+          CONTEXT, "gather over dimension 1 of embedding", FIXED),
+    Twins("where", lambda m, x, i: torch.where(m.bias > 0, x, 0.0),
+          lambda m, x, i: torch.where((torch.arange(i.shape[1]) % 2 == 0)[:, None], x, 0.0),
+          POSITION, "aten.arange.default counts positions"),
+    Twins("linear or recurrent", lambda m, x, i: m.grow(x).tanh(), lambda m, x, i: m.gru(x)[0],
+          CONTEXT, "aten.gru.input carries a state from token to token"),
+    Twins("dropout", lambda m, x, i: F.dropout(x, 0.5, training=False), lambda m, x, i: F.dropout(x, 0.5, training=True),
+          CONTEXT, "in training mode is random"),
+    Twins("times numbers", lambda m, x, i: x * torch.full_like(x, 0.5), lambda m, x, i: x * torch.rand_like(x),
+          CONTEXT, "aten.rand_like.default is random: never folded"),
+]  # fmt: skip
+
+
+def distances(compute: Compute, surroundings: Sequence[Tensor]) -> tuple[float, float]:
+    """Max-abs and relative L2 between the rows of the original model for equal tokens, whatever surrounds them."""
+    model = Model(compute)
+    with torch.no_grad():
+        rows = torch.cat([model(ids).reshape(ids.numel(), -1) for ids in surroundings]).double()
+    tokens = torch.cat([ids.flatten() for ids in surroundings])
+    table = rows.new_zeros(VOCABULARY, rows.shape[1])
+    table[tokens] = rows
+    error = rows - table[tokens]
+    return error.abs().max().item(), (error.norm() / rows.norm()).item()
+
+
+def explanation(facts: Facts) -> str:
+    (output,) = next(node for node in facts if node.op == "output").all_input_nodes
+    return facts.explain(output)
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=str)
+def test_the_first_is_proved_and_its_rows_depend_on_the_token_alone(twins: Twins) -> None:
+    assert explanation(twins.analyze(twins.holds)).partition(", laid out")[0].endswith(" depends on: token(ids)")
+    worst, relative = distances(twins.holds, twins.surroundings())
+    assert worst <= LIMIT
+    assert relative <= LIMIT
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=str)
+def test_the_second_is_refused_for_its_reason_and_its_rows_depend_on_more(twins: Twins) -> None:
+    text = explanation(twins.analyze(twins.breaks))
+    assert text.splitlines()[0].endswith(f" depends on: {twins.sources}"), text
+    assert twins.why in text.splitlines()[-1]
+    worst, relative = distances(twins.breaks, twins.surroundings())
+    assert worst > 1e3 * LIMIT
+    assert relative > 1e3 * LIMIT
+
+
+FOLDED = ["softmax", "cumsum", "times a number, or the length", "plus a bias, or a position table", "pad before, cut behind",
+          "convolution", "layer_norm behind transposes", "layer_norm behind views", "group_norm", "gather"]  # fmt: skip
+
+
+@pytest.mark.parametrize("twins", [twins for twins in TWINS if twins.name in FOLDED], ids=str)
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_linear_behind_the_first_is_folded_and_one_behind_the_second_stays(twins: Twins, holds: bool) -> None:
+    compute = twins.holds if holds else twins.breaks
+    model = Model(lambda m, x, i: m.grow(compute(m, x, i)))
+    first, *others = twins.surroundings()
+    result = foldfx.compile(model, [Example((first,))], dynamic=len(twins.shapes) > 1)
+    tables = [table["value"] for rewrite in result.report.data["rewrites"] for table in rewrite["tables"]]
+    assert ("linear" in tables) is result.accepted is holds
+    for ids in others:
+        error = (result.module(ids) - model(ids)).double()
+        assert error.abs().max() <= LIMIT
+        assert error.norm() <= LIMIT * model(ids).double().norm()
