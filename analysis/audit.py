@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -82,12 +82,21 @@ class AttributeWatch:
     """Sees what a call of the model leaves behind in plain attributes, and puts it back.
 
     Export drops such writes silently: the graph would never make them.
+
+    Args:
+        model: the model to watch.
+        written: names of the buffers to save and put back; None for all.
+
+    Attributes:
+        buffers: the buffers as they were.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, written: Collection[str] | None = None) -> None:
         self._model = model
         self._before = {path: _plain(module) for path, module in model.named_modules()}
-        self._buffers = {path: buffer.detach().clone() for path, buffer in model.named_buffers()}
+        self.buffers = {
+            path: buffer.detach().clone() for path, buffer in model.named_buffers() if written is None or path in written
+        }
 
     def restore(self) -> list[str]:
         """Undo every write since construction; returns what was written, as `path.attribute`."""
@@ -104,8 +113,8 @@ class AttributeWatch:
                     object.__delattr__(module, name)
         with torch.no_grad():
             for path, buffer in self._model.named_buffers():
-                if path in self._buffers and buffer.shape == self._buffers[path].shape:
-                    buffer.copy_(self._buffers[path])
+                if path in self.buffers and buffer.shape == self.buffers[path].shape:
+                    buffer.copy_(self.buffers[path])
         return written
 
 

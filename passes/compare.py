@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .._torch import leaf_paths, tree_flatten
+from .bits import same_bits
 
 RELATIVE_FLOOR = 1e-12
 
@@ -132,7 +133,7 @@ def figures_of(reference: torch.Tensor, candidate: torch.Tensor) -> Figures:
 
     NaN equals NaN and an infinity its like; where only one side is NaN or infinite the difference is infinite.
     """
-    bitwise = _same_bits(reference, candidate)
+    bitwise = same_bits(reference, candidate)
     if bitwise:
         return Figures()
     if not reference.is_floating_point():
@@ -144,10 +145,3 @@ def figures_of(reference: torch.Tensor, candidate: torch.Tensor) -> Figures:
     finite = torch.where(one.isfinite(), one, 0.0)
     relative = error.norm().item() / max(finite.norm().item(), RELATIVE_FLOOR)
     return Figures(error.max().item(), relative, bool(equal.all()), False)
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return torch.equal(one.detach().contiguous().view(integer), other.detach().contiguous().view(integer))

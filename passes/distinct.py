@@ -11,7 +11,8 @@ from torch.fx import Node
 
 from ..analysis.facts import Facts
 from ..analysis.program import Program
-from .encode import bits_of, unique_rows
+from .bits import bits_of
+from .encode import unique_rows
 from .region import STORED_READS, is_size, unmoved
 
 aten = torch.ops.aten

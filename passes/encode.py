@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.fx import Node
 
+from .bits import bits_of, same_bits
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -107,7 +109,7 @@ def _distinct(tables: Mapping[Node, torch.Tensor]) -> list[tuple[list[Node], tor
     """Byte-identical tables once, with every value they serve."""
     found: list[tuple[list[Node], torch.Tensor]] = []
     for node, table in tables.items():
-        twin = next((nodes for nodes, other in found if _same_bits(table, other)), None)
+        twin = next((nodes for nodes, other in found if same_bits(table, other)), None)
         if twin is None:
             found.append(([node], table))
         else:
@@ -142,17 +144,6 @@ def _pack(
         packed, result.state[remap := f"{name}_rows"] = shorter
     result.state[name] = packed.contiguous()
     result.packs.append(Pack(name, rows, width, tuple(parts), remap=remap, columns=columns))
-
-
-def bits_of(table: torch.Tensor) -> torch.Tensor:
-    """The bit patterns as integers, so that ±0 and NaN payloads count."""
-    if not table.is_floating_point():
-        return table
-    return table.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[table.element_size()])
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(bits_of(one), bits_of(other))
 
 
 def _is_constant(table: torch.Tensor) -> bool:

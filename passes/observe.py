@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch import nn
 
 from ..analysis.audit import AttributeWatch
 from ..analysis.example import Example
+from ..analysis.program import Program
+from .bits import same_bits
 
 SEED = 0
 
@@ -32,13 +34,17 @@ class Observation:
     error: Exception | None = None
 
 
-def observe(module: nn.Module, example: Example) -> Observation:
+def observe(module: nn.Module, example: Example, written: Collection[str] | None = None) -> Observation:
     """Call `module` on a copy of the example, without gradients and with a fixed seed.
 
     Buffers and attributes that the call writes are put back; an exception is part of the observation.
+
+    Args:
+        module: a model or a program's module.
+        example: the call.
+        written: names of the buffers the call may write; None: any.
     """
-    call, watch = example.cloned(), AttributeWatch(module)
-    before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    call, watch = example.cloned(), AttributeWatch(module, written)
     outputs, error = None, None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -49,7 +55,12 @@ def observe(module: nn.Module, example: Example) -> Observation:
     changed = {
         name: buffer.detach().clone()
         for name, buffer in module.named_buffers()
-        if name in before and not torch.equal(buffer, before[name])
+        if not same_bits(buffer, watch.buffers.get(name, buffer))
     }
     watch.restore()
     return Observation(outputs, (call.args, dict(call.kwargs)), changed, error)
+
+
+def observe_program(program: Program, example: Example) -> Observation:
+    """`observe` for a program, whose writes are known."""
+    return observe(program.module, example, program.effects.mutated_buffers)

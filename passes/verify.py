@@ -15,7 +15,7 @@ from ..errors import ExampleError
 from .check_tables import check_tables
 from .compare import Comparison, Figures, Limits, compare_trees
 from .evidence import LayoutEvidence, Verdict, Verification
-from .observe import Observation, observe
+from .observe import Observation, observe, observe_program
 from .rewrite import Rewrite
 from .tabulate import Progress
 
@@ -76,7 +76,7 @@ def verify(
         if not compare_calls(reference, again, limits).agree:
             unsure.append(f"example {place}: the original differs from itself when run twice")
             continue
-        found = compare_calls(reference, observe(candidate.module, example), limits)
+        found = compare_calls(reference, observe_program(candidate, example), limits)
         worst = worst.worst(found.figures)
         differences += [f"example {place}: {text}" for text in found.differences]
     layouts: list[LayoutEvidence] = []
@@ -111,7 +111,7 @@ def _outside(original: nn.Module, candidate: Program, example: Example, limits: 
             probe = with_tokens(candidate, example, name, lambda ids, bad=bad: _first_replaced(ids, bad))  # type: ignore[misc]
             if probe is None:
                 continue
-            reference, found = observe(original, probe), observe(candidate.module, probe)
+            reference, found = observe(original, probe), observe_program(candidate, probe)
             said[f"{name}={bad}"] = f"original {_did(reference)}, folded {_did(found)}"
             stricter = reference.error is None and isinstance(found.error, IndexError | RuntimeError)
             if not stricter and (difference := compare_calls(reference, found, limits).differences):
@@ -132,7 +132,7 @@ def _small_sizes(original: nn.Module, candidate: Program, examples: Sequence[Exa
             if size < _least(candidate, str(symbol)):
                 continue
             probe = _resized(candidate, examples[0], symbol, size)
-            reference, found = observe(original, probe), observe(candidate.module, probe)
+            reference, found = observe(original, probe), observe_program(candidate, probe)
             lenient = reference.error is not None and (size == 0 or found.error is not None)
             if not lenient and (difference := compare_calls(reference, found, limits).differences):
                 wrong.append(f"example 0 with size {symbol} = {size}: {difference[0]}")
@@ -189,7 +189,7 @@ def _admitted_ranks(
     (name, ranks) = next(iter(admitted.items()))
     for rank in RANKS:
         probes = [probe for example in examples if (probe := _in_rank(candidate, example, name, rank)) is not None]
-        calls = [(observe(original, probe), observe(candidate.module, probe)) for probe in probes]
+        calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
         if probes and all(ref.error is None and compare_calls(ref, found, limits).agree for ref, found in calls):
             ranks.add(rank)
     return {name: tuple(sorted(ranks))}

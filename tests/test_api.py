@@ -217,7 +217,7 @@ def test_stated_token_inputs_alone_count() -> None:
     tags = foldfx.TokenInput("tags", OTHER)
     result = foldfx.compile(model, [foldfx.Example(args)], tokens=[tags], dynamic=False)
     assert list(result.report.to_dict()["tokens"]) == ["tags"]
-    assert [rewrite["input"] for rewrite in result.report.to_dict()["rewrites"]] == ["tags"]
+    assert [table["inputs"] for rewrite in result.report.to_dict()["rewrites"] for table in rewrite["tables"]] == [["tags"]]
     with pytest.raises(TokenInputError, match="'tag' is not an input"):
         foldfx.compile(model, [foldfx.Example(args)], tokens=[foldfx.TokenInput("tag")], dynamic=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,12 +18,18 @@ def blocks(markdown: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", markdown, flags=re.DOTALL)
 
 
+def run(script: str) -> None:
+    """In a process of its own: the example rule must not be there for other tests."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".typing")}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_block_runs() -> None:
     script = "\n".join(blocks((ROOT / "CONTRIBUTING.md").read_text()))
     assert "@RULES.rule" in script and "Pipeline(" in script and "def lower" in script
-    # A process of its own: the example rule must not be there for other tests.
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run(script)
 
 
 def test_each_recipe_fits_a_page() -> None:
@@ -35,5 +42,4 @@ def test_each_recipe_fits_a_page() -> None:
 def test_readme_blocks_run() -> None:
     script = "\n".join(blocks((ROOT / "README.md").read_text()))
     assert "foldfx.compile" in script
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run(script)

@@ -150,6 +150,32 @@ def test_schema_arguments() -> None:
         _torch.schema_arguments(node(max, 1, 2))
 
 
+def test_as_fake() -> None:
+    mode, real = FakeTensorMode(), torch.ones(4, 3, dtype=torch.float16).t()
+    fake = _torch.as_fake(mode, real)
+    assert _torch.fake_mode_of(fake) is mode
+    assert (fake.dtype, fake.stride()) == (real.dtype, real.stride())
+    assert list(map(_torch.static_size, fake.shape)) == [3, 4]
+
+
+def test_copy_graph() -> None:
+    module = exported()
+    copied = _torch.copy_graph(module.graph)
+    assert [node.format_node() for node in copied.nodes] == [node.format_node() for node in module.graph.nodes]
+    assert not set(copied.nodes) & set(module.graph.nodes)
+    node = next(iter(copied.nodes))
+    node.meta["mine"] = True
+    assert "mine" not in next(iter(module.graph.nodes)).meta
+    ids, other = torch.ones(2, 4), torch.full((2, 4), 5.0)
+    expected, found = module(ids, {"other": other}), GraphModule(module, copied)(ids, {"other": other})
+    assert found.keys() == expected.keys()
+    assert torch.equal(found["sum"], expected["sum"])
+    before = module.code
+    copied.erase_node(copied.output_node())
+    module.recompile()
+    assert module.code == before
+
+
 def test_overloads_and_what_they_write() -> None:
     assert _torch.is_overload(aten.add.Tensor)
     assert not _torch.is_overload(aten.add)
@@ -158,6 +184,9 @@ def test_overloads_and_what_they_write() -> None:
     assert _torch.is_mutable(aten.add_.Tensor)
     assert _torch.is_mutable(aten.add.out)
     assert _torch.is_mutable(max)
+    assert _torch.is_random(aten.rand_like.default)
+    assert _torch.is_random(aten.bernoulli.default)
+    assert not _torch.is_random(aten.relu.default)
 
 
 def test_every_function_of_the_door_is_tested_here() -> None:

@@ -89,16 +89,6 @@ def added(place: tuple[int, int], much: float) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def exchange_tables(program: foldfx.Program) -> None:
-    one, other, *_ = lookups(program)
-    tables = one.args[0], other.args[0]
-    nodes = list(program.graph.nodes)
-    for table in tables:
-        min(lookups(program), key=nodes.index).prepend(table)  # type: ignore[arg-type]
-    one.update_arg(0, tables[1])  # type: ignore[arg-type]
-    other.update_arg(0, tables[0])  # type: ignore[arg-type]
-
-
 def set_bounds(bounds: str) -> Mutation:
     def mutate(program: foldfx.Program) -> None:
         for node in lookups(program):
@@ -137,6 +127,7 @@ def other_weight(program: foldfx.Program) -> None:
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "two rows swapped": (on_tables(lambda rows: rows[[1, 0, *range(2, VOCABULARY)]]), "table .* exceeds"),
     "rows shifted by one": (on_tables(lambda rows: rows.roll(1, 0)), "table .* exceeds"),
+    "columns shifted by one": (on_tables(lambda rows: rows.roll(1, 1)), "table .* exceeds"),
     "columns reversed": (on_tables(lambda rows: rows.flip(1)), "table .* exceeds"),
     "one entry off by 1e-3": (on_tables(added((3, 1), 1e-3)), "table .* max-abs 1.000e-03 exceeds"),
     "an unseen entry off by 1e-4": (on_tables(added((SEEN, 0), 1e-4)), "^table .* max-abs 1.000e-04 exceeds"),
@@ -144,13 +135,12 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "NaN in an unseen row": (on_tables(added((SEEN + 1, 0), float("nan"))), "table .* max-abs inf exceeds"),
     "rounded to float16": (on_tables(lambda rows: rows.half().float()), "table .* exceeds"),
     "unseen rows left empty": (
-        on_tables(lambda rows: torch.cat([rows[:SEEN], torch.zeros(VOCABULARY - SEEN, OUT)])),
+        on_tables(lambda rows: torch.cat([rows[:SEEN], torch.zeros_like(rows[SEEN:])])),
         "^table .* exceeds",
     ),
     "a row too few": (on_tables(lambda rows: rows[:-1]), "foldfx_tables"),
     "a row too many": (on_tables(lambda rows: torch.cat([rows, rows[:1]])), f"ids={VOCABULARY}, outside|foldfx_tables"),
     "table in double": (on_tables(Tensor.double), "dtype torch.float64|foldfx_tables"),
-    "tables exchanged": (exchange_tables, "output .* exceeds"),
     "negative ids wrap": (set_bounds("index"), "^ids=-1, outside the domain"),
     "another exception": (set_bounds("gather"), "ids=-1, outside the domain: raised RuntimeError"),
     "an output dropped": (drop_an_output, "raised ValueError"),
@@ -173,7 +163,7 @@ def attempt(program: foldfx.Program, model: nn.Module, examples: list[foldfx.Exa
 def test_without_a_fault_it_is_accepted(program: foldfx.Program, model: Model, examples: list[foldfx.Example]) -> None:
     run = attempt(program, model, examples)
     assert isinstance(run, Run)
-    assert (run.status, sum(len(rewrite.tables) for rewrite in run.rewrites)) == ("accepted", 2)
+    assert run.status == "accepted"
 
 
 @pytest.fixture

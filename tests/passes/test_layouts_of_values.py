@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import foldfx
 
-VOCABULARY, WIDTH, HEADS = 13, 64, 4
+VOCABULARY, WIDTH, HEADS, HEAD = 13, 64, 4, 16
 Agree = Callable[..., None]
 Body = Callable[[Tensor], Tensor]
 
@@ -32,7 +32,7 @@ class Model(nn.Module):
 
 def heads(x: Tensor) -> Tensor:
     """[B, T, 64] → [B, 4, T, 16]."""
-    return torch.softmax(x.view(*x.shape[:2], HEADS, -1).transpose(1, 2), -1).cumsum(2)
+    return torch.softmax(x.view(*x.shape[:2], HEADS, HEAD).transpose(1, 2), -1).cumsum(2)
 
 
 def merged(x: Tensor) -> Tensor:
@@ -52,14 +52,14 @@ def features_first(x: Tensor) -> Tensor:
 
 def heads_in_the_batch(x: Tensor) -> Tensor:
     """[B, T, 64] → [B·4, T, 16], as batched matrix products take them."""
-    apart = x.view(*x.shape[:2], HEADS, -1).transpose(1, 2)
-    return torch.softmax(apart.reshape(-1, *apart.shape[2:]), -1).cumsum(1)
+    apart = x.view(*x.shape[:2], HEADS, HEAD).transpose(1, 2)
+    return torch.softmax(apart.flatten(0, 1), -1).cumsum(1)
 
 
 def heads_before_the_batch(x: Tensor) -> Tensor:
     """[B, T, 64] → [4·B, T, 16]: a feature is the outer factor of a merged dimension."""
-    apart = x.view(*x.shape[:2], HEADS, -1).permute(2, 0, 1, 3)
-    return torch.softmax(apart.reshape(-1, *apart.shape[2:]), -1).cumsum(1)
+    apart = x.view(*x.shape[:2], HEADS, HEAD).permute(2, 0, 1, 3)
+    return torch.softmax(apart.flatten(0, 1), -1).cumsum(1)
 
 
 def single(x: Tensor) -> Tensor:
