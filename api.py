@@ -153,7 +153,7 @@ def _domain_data(domain: Domain) -> dict[str, Any]:
 
 def _rewrite_data(rewrite: Rewrite) -> dict[str, Any]:
     return {
-        "pass": rewrite.pass_name,
+        "name": rewrite.name,
         "tables": [
             {
                 "inputs": [node.name for node in tables.region.inputs],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, Protocol
 
+import torch
 from torch import nn
 
 from ..analysis.consumers import Consumers, analyze_consumers
@@ -18,28 +21,35 @@ from .tabulate import Progress, silent
 
 
 class Fuel:
-    """A maximum number of rewrites, so that a wrong result is bisected by a loop over it.
+    """Which rewrites may be applied: a maximum number, less those left out by name.
+
+    With it a wrong result is bisected by a loop.
 
     Args:
         limit: rewrites allowed; None for any number.
+        left_out: names of rewrites not to apply, each with the reason.
+
+    Attributes:
+        log: the rewrites applied, by name, in order.
 
     Raises:
         ValueError: a negative limit.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, left_out: Mapping[str, str] = MappingProxyType({})) -> None:
         if limit is not None and limit < 0:
             raise ValueError(f"fuel must not be negative, got {limit}")
         self._limit = limit
-        self.used = 0
+        self.left_out = dict(left_out)
+        self.log: list[str] = []
 
-    @property
-    def left(self) -> bool:
-        return self._limit is None or self.used < self._limit
+    def admits(self, rewrite: str) -> bool:
+        """Whether this rewrite may be applied now; ask before working on it."""
+        return rewrite not in self.left_out and (self._limit is None or len(self.log) < self._limit)
 
-    def take(self) -> None:
-        """Use up one rewrite."""
-        self.used += 1
+    def take(self, rewrite: str) -> None:
+        """Record that it was applied."""
+        self.log.append(rewrite)
 
 
 @dataclass
@@ -50,12 +60,14 @@ class PassContext:
         fuel: shared by all passes.
         progress: called during long work.
         model: the captured model, and `owner` a model that encloses it, for whoever holds state outside the graph.
+        tabulated: tables built so far, by the names of their values; runs of one program may share it.
     """
 
     fuel: Fuel = field(default_factory=Fuel)
     progress: Progress = silent
     model: nn.Module | None = None
     owner: nn.Module | None = None
+    tabulated: dict[tuple[str, ...], list[torch.Tensor]] = field(default_factory=dict)
     _cached: tuple[str, Program, Facts] | None = None
 
     def facts(self, program: Program) -> Facts:

@@ -97,9 +97,12 @@ class FoldTokens:
     def _try(self, program: Program, part: Sequence[str], context: PassContext) -> tuple[Program, Outcome, Rewrite | None]:
         choice = self._choice(program, context)
         nodes = [choice.facts.node(name) for name in part]
-        if not context.fuel.left:
-            reason = "out of fuel: the maximum number of rewrites is used up"
-            return program, self._end(choice, nodes, Status.REFUSED, reason, {}), None
+        rewrite_name = f"{self.name}: {', '.join(part)}"
+        if not context.fuel.admits(rewrite_name):
+            wrong = context.fuel.left_out.get(rewrite_name)
+            status = Status.REFUSED if wrong is None else Status.REJECTED
+            reason = wrong or "out of fuel: the maximum number of rewrites is used up"
+            return program, self._end(choice, nodes, status, reason, {}), None
         reason, figures = _arithmetic(choice, nodes)
         _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
         if self.max_table_bytes is None and not after.below(before):
@@ -113,10 +116,10 @@ class FoldTokens:
         copy.module.recompile()
         if self.max_table_bytes is None and not measure_program(copy).below(before):
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
-        context.fuel.take()
+        context.fuel.take(rewrite_name)
         balance = _balance(choice, nodes, removed)
         figures = _figures(choice, removed, table_bytes, before, measure_program(copy))
-        rewrite = Rewrite(self.name, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
+        rewrite = Rewrite(rewrite_name, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
         done = f"{figures['bytes_before']:,} B of state became {table_bytes:,} B of tables ({balance})"
         if self.max_table_bytes is not None:
             done += f"; {_work_saved(choice, nodes)}"
@@ -132,7 +135,10 @@ class FoldTokens:
         for group in _by_index(choice, nodes):
             region = choice.region_of(group[0])
             bounds = region.bounds(group)
-            filled = tabulate(region, group, context.progress)
+            key = tuple(node.name for node in group)
+            if key not in context.tabulated:
+                context.tabulated[key] = tabulate(region, group, context.progress)
+            filled = context.tabulated[key]
             prefix = f"{TABLES}.{'_'.join(node.name for node in region.inputs)}"
             alone = [node for node in group if node in choice.escaping]
             encoded = encode(dict(zip(group, filled, strict=True)), prefix, alone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,9 +21,10 @@ from .fold_tokens import FoldTokens
 from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
+from .rollback import Culprit, find_culprit
 from .structure import structural_hash, verify_structure
 from .tabulate import Progress, silent
-from .verify import verify
+from .verify import Verifier
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,13 @@ class Pipeline:
         self.limits = limits or Limits()
         self.providers = tuple(providers)
 
-    def rewrite(
-        self, program: Program, progress: Progress = silent, model: nn.Module | None = None, owner: nn.Module | None = None
-    ) -> tuple[Program, list[Outcome], list[Rewrite]]:
+    def rewrite(self, program: Program, context: PassContext | None = None) -> tuple[Program, list[Outcome], list[Rewrite]]:
         """Run the passes on copies of `program`, one transaction each; nothing is lowered or verified.
 
         Raises:
             PassError: a pass left its copy malformed; `program` is as it was.
         """
-        context = PassContext(Fuel(self.fuel), progress, model, owner)
+        context = context or PassContext(Fuel(self.fuel))
         outcomes: list[Outcome] = []
         rewrites: list[Rewrite] = []
         for each in self.passes:
@@ -129,7 +128,10 @@ class Pipeline:
         owner: nn.Module | None = None,
         progress: Progress = silent,
     ) -> Run:
-        """Rewrite, lower and verify `program`; on any difference everything is rolled back.
+        """Rewrite, lower and verify `program`.
+
+        Where complete outputs differ, the rewrites at fault are found by bisection and left out; if the rest does not
+        verify, everything is rolled back.
 
         Args:
             program: from `capture`; it is not changed.
@@ -144,30 +146,27 @@ class Pipeline:
             PassError, LoweringError: a pass or provider misbehaved; nothing is lost.
         """
         calls = as_examples(examples)
-        rewritten, outcomes, rewrites = self.rewrite(program, progress, original, owner)
-        modified = rewritten is not program
-        candidate = rewritten.copy()
-        claims = lower(candidate.module, self.providers)
-        reference = original if original is not None else program.module
-        verification = verify(reference, candidate, rewrites, calls, self.limits, progress)
-        accepted = modified and verification.success
-        if modified and not accepted:
+        verifier = Verifier(original if original is not None else program.module, calls, self.limits, progress)
+        attempt = _Attempts(self, program, PassContext(progress=progress, model=original, owner=owner), verifier).settle()
+        outcomes, verification = attempt.outcomes, attempt.verification
+        accepted = attempt.modified and verification.success
+        if attempt.modified and not accepted:
             outcomes = [_ended(outcome, Status.REJECTED, _why(verification)) for outcome in outcomes]
-        timing = self._timing(program, candidate, calls) if accepted else None
+        timing = self._timing(program, attempt.candidate, calls) if accepted else None
         if timing is not None and not timing.faster:
             accepted = False
             outcomes = [_ended(outcome, Status.REFUSED, f"measured slower: {timing}") for outcome in outcomes]
         if not accepted:
-            _require_faithful(verification if not modified else verify(reference, program, (), calls, self.limits, progress))
-        final = candidate if accepted else program.copy()
+            _require_faithful(verifier.verify(program, ()) if attempt.modified else verification)
+        final = attempt.candidate if accepted else program.copy()
         _install_guards(final, verification)
         return Run(
             program,
             final,
             accepted,
             tuple(outcomes),
-            tuple(rewrites) if accepted else (),
-            tuple(claims) if accepted else (),
+            tuple(attempt.rewrites) if accepted else (),
+            tuple(attempt.claims) if accepted else (),
             verification,
             measure_program(program),
             measure_program(final),
@@ -178,6 +177,62 @@ class Pipeline:
         """Side by side, where a pass aims at latency."""
         aims = any(getattr(each, "max_table_bytes", None) is not None for each in self.passes)
         return measure_side_by_side(program.module, candidate.module, calls) if aims else None
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One candidate and what was found about it."""
+
+    candidate: Program
+    modified: bool
+    outcomes: list[Outcome]
+    rewrites: list[Rewrite]
+    claims: list[Claim]
+    log: list[str]
+    verification: Verification
+
+
+class _Attempts:
+    """Candidates of one program with fewer and fewer rewrites, until one verifies."""
+
+    def __init__(self, pipeline: Pipeline, program: Program, context: PassContext, verifier: Verifier) -> None:
+        self._pipeline = pipeline
+        self._program = program
+        self._context = context
+        self._verifier = verifier
+
+    def settle(self) -> _Attempt:
+        """The candidate with every rewrite but the culprits; the first one if no culprits explain the difference."""
+        left_out: dict[str, str] = {}
+        first = attempt = self._attempt(left_out)
+        while attempt.log and attempt.verification.verdict is Verdict.DIFFERENT:
+            culprits = self._culprits(attempt, left_out)
+            left_out |= {culprit.rewrite: culprit.reason for culprit in culprits}
+            attempt = self._attempt(left_out)
+        return attempt if attempt.modified and attempt.verification.success else first
+
+    def _attempt(self, left_out: Mapping[str, str]) -> _Attempt:
+        candidate, modified, outcomes, rewrites, claims, log = self._build(Fuel(self._pipeline.fuel, left_out))
+        return _Attempt(candidate, modified, outcomes, rewrites, claims, log, self._verifier.verify(candidate, rewrites))
+
+    def _build(self, fuel: Fuel) -> tuple[Program, bool, list[Outcome], list[Rewrite], list[Claim], list[str]]:
+        rewritten, outcomes, rewrites = self._pipeline.rewrite(self._program, replace(self._context, fuel=fuel))
+        candidate = rewritten.copy()
+        claims = lower(candidate.module, self._pipeline.providers)
+        return candidate, rewritten is not self._program, outcomes, rewrites, claims, fuel.log
+
+    def _culprits(self, attempt: _Attempt, left_out: Mapping[str, str]) -> list[Culprit]:
+        """Rewrites whose own tables are wrong; if there are none, one found by bisection over the log."""
+        wrong = [(each.name, self._verifier.tables(each, attempt.candidate.module)[1]) for each in attempt.rewrites]
+        if any(failures for _, failures in wrong):
+            return [Culprit(name, failures[0]) for name, failures in wrong if failures]
+
+        def fails(rewrites: Sequence[str]) -> str:
+            others = {name: "left out by bisection" for name in attempt.log if name not in rewrites}
+            candidate = self._build(Fuel(self._pipeline.fuel, {**left_out, **others}))[0]
+            return "; ".join(self._verifier.outputs(candidate)[0])
+
+        return [find_culprit(attempt.log, attempt.verification.because[0], fails)]
 
 
 def _require_faithful(verification: Verification) -> None:

@@ -36,7 +36,7 @@ class Rewrite:
     """One applied rewrite.
 
     Attributes:
-        pass_name: the pass that made it.
+        name: the pass that made it and the values it replaced; tells rewrites of one program apart.
         tables: what was tabulated, by index.
         removed: names of the state that left the program.
         bytes_before: bytes of the state that left.
@@ -44,15 +44,9 @@ class Rewrite:
         balance: the same in symbols.
     """
 
-    pass_name: str
+    name: str
     tables: tuple[Tables, ...]
     removed: tuple[str, ...]
     bytes_before: int
     bytes_after: int
     balance: BreakEven
-
-    @property
-    def subject(self) -> str:
-        """Token inputs and values, for messages."""
-        inputs = " and ".join(tables.region.name for tables in self.tables)
-        return f"{inputs} → {', '.join(node.name for tables in self.tables for node in tables.values)}"

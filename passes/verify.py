@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import sympy
 import torch
@@ -44,52 +45,89 @@ def _did(observation: Observation) -> str:
     return "returned a value" if observation.error is None else f"raised {type(observation.error).__name__}"
 
 
-def verify(
-    original: nn.Module,
-    candidate: Program,
-    rewrites: Sequence[Rewrite],
-    examples: Sequence[Example],
-    limits: Limits,
-    progress: Progress,
-) -> Verification:
-    """Decide whether `candidate` may stand in for `original`.
+class Verifier:
+    """Decides whether candidates may stand in for one original.
+
+    What the original does on the examples, and what was found for a rewrite's tables, is computed once.
 
     Args:
         original: the user's model.
-        candidate: the rewritten program, lowered.
-        rewrites: what was rewritten, for the full-domain checks.
         examples: calls whose complete outputs are compared; the original must be able to run them.
         limits: for float values.
         progress: called during the table checks.
 
-    Raises:
-        ExampleError: the original fails on an example, or its structure is not the captured one.
+    Attributes:
+        compared: how many candidates' complete outputs were compared so far.
     """
-    differences: list[str] = []
-    unsure: list[str] = []
-    worst = Figures()
-    for place, example in enumerate(examples):
-        _check_structure(candidate, example, place)
-        reference, again = observe(original, example), observe(original, example)
-        if reference.error is not None:
-            raise ExampleError(f"the model fails on example {place}: {reference.error!r}") from reference.error
-        if not compare_calls(reference, again, limits).agree:
-            unsure.append(f"example {place}: the original differs from itself when run twice")
-            continue
-        found = compare_calls(reference, observe_program(candidate, example), limits)
-        worst = worst.worst(found.figures)
-        differences += [f"example {place}: {text}" for text in found.differences]
-    layouts: list[LayoutEvidence] = []
-    for rewrite in rewrites:
-        evidence, failures = check_tables(rewrite, candidate.module, limits, progress)
-        layouts += evidence
-        differences += failures
-    outside, wrong = _outside(original, candidate, examples[0], limits)
-    differences += wrong + _small_sizes(original, candidate, examples, limits)
-    verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
-    ranks = _admitted_ranks(original, candidate, examples, limits)
-    because = tuple(differences or unsure)
-    return Verification(verdict, because, len(examples), worst, tuple(layouts), outside, ranks, limits)
+
+    def __init__(self, original: nn.Module, examples: Sequence[Example], limits: Limits, progress: Progress) -> None:
+        self._original = original
+        self._examples = examples
+        self._limits = limits
+        self._progress = progress
+        self._tables: dict[str, tuple[list[LayoutEvidence], list[str]]] = {}
+        self._repeatable: dict[int, bool] = {}
+        self.compared = 0
+
+    @cached_property
+    def _references(self) -> list[Observation]:
+        references = []
+        for place, example in enumerate(self._examples):
+            reference, again = observe(self._original, example), observe(self._original, example)
+            if reference.error is not None:
+                raise ExampleError(f"the model fails on example {place}: {reference.error!r}") from reference.error
+            self._repeatable[place] = compare_calls(reference, again, self._limits).agree
+            references.append(reference)
+        return references
+
+    def tables(self, rewrite: Rewrite, module: nn.Module) -> tuple[list[LayoutEvidence], list[str]]:
+        """The evidence for a rewrite's tables and a sentence for each that is beyond the limits."""
+        if rewrite.name not in self._tables:
+            self._tables[rewrite.name] = check_tables(rewrite, module, self._limits, self._progress)
+        return self._tables[rewrite.name]
+
+    def outputs(self, candidate: Program) -> tuple[list[str], Figures]:
+        """Differences and worst figures of the complete outputs, on the examples and on small sizes.
+
+        Raises:
+            ExampleError: the original fails on an example, or an example's structure is not the captured one.
+        """
+        for place, example in enumerate(self._examples):
+            _check_structure(candidate, example, place)
+        self.compared += 1
+        differences: list[str] = []
+        worst = Figures()
+        for place, reference in enumerate(self._references):
+            if self._repeatable[place]:
+                found = compare_calls(reference, observe_program(candidate, self._examples[place]), self._limits)
+                worst = worst.worst(found.figures)
+                differences += [f"example {place}: {text}" for text in found.differences]
+        differences += _small_sizes(self._original, candidate, self._examples, self._limits)
+        return differences, worst
+
+    def verify(self, candidate: Program, rewrites: Sequence[Rewrite]) -> Verification:
+        """The verdict on a lowered candidate, with everything it rests on.
+
+        Raises:
+            ExampleError: as `outputs`.
+        """
+        differences, worst = self.outputs(candidate)
+        layouts: list[LayoutEvidence] = []
+        for rewrite in rewrites:
+            evidence, failures = self.tables(rewrite, candidate.module)
+            layouts += evidence
+            differences += failures
+        outside, wrong = _outside(self._original, candidate, self._examples[0], self._limits)
+        differences += wrong
+        unsure = [
+            f"example {place}: the original differs from itself when run twice"
+            for place, repeatable in self._repeatable.items()
+            if not repeatable
+        ]
+        verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
+        ranks = _admitted_ranks(self._original, candidate, self._examples, self._limits)
+        because = tuple(differences or unsure)
+        return Verification(verdict, because, len(self._examples), worst, tuple(layouts), outside, ranks, self._limits)
 
 
 def _check_structure(candidate: Program, example: Example, place: int) -> None:

@@ -141,7 +141,7 @@ TWINS = [
     Twins("outer product", lambda m, x, i: x[:, :, None] * x[:, None, :], lambda m, x, i: (x[:, None] * x[None]).amax(1),
           CONTEXT, "token axis ids[0] occurs twice in [ids[0]][ids[0]][16]: two tokens in one value", FLAT),
     Twins("products of rows", lambda m, x, i: x.unflatten(-1, (4, 4)) @ x.unflatten(-1, (4, 4)).mT,
-          lambda m, x, i: (x @ x.mT).softmax(-1) @ x, CONTEXT, "token axis ids[1] occurs twice"),
+          lambda m, x, i: (x @ x.mT) @ x, CONTEXT, "token axis ids[1] occurs twice"),
     Twins("attention", lambda m, x, i: (x @ m.square).softmax(-1), lambda m, x, i: F.scaled_dot_product_attention(x, x, x),
           CONTEXT, "attention mixes the rows of all tokens"),
     Twins("matrix on the left", lambda m, x, i: (m.square @ x.mT).mT, lambda m, x, i: m.mix @ x,

@@ -122,17 +122,19 @@ def test_fuel_is_shared_by_the_passes_of_a_run(program: foldfx.Program) -> None:
         name: ClassVar[str] = "look"
 
         def run(self, program: foldfx.Program, context: PassContext) -> PassResult:
-            left.append(context.fuel.left)
+            left.append(context.fuel.admits("look"))
             return PassResult(program, ())
 
     foldfx.Pipeline((Look(), foldfx.FoldTokens(), Look()), fuel=1).rewrite(program)
     assert left == [True, False]
 
 
-def test_fuel_counts() -> None:
-    fuel, endless = Fuel(2), Fuel()
-    for expected in (True, True, False):
-        assert fuel.left is expected
-        assert endless.left
-        fuel.take()
-        endless.take()
+def test_fuel_counts_and_leaves_out() -> None:
+    fuel, endless = Fuel(2, {"wrong": "why"}), Fuel()
+    for number, expected in enumerate((True, True, False)):
+        assert fuel.admits(f"rewrite {number}") is expected
+        assert not fuel.admits("wrong")
+        assert endless.admits("wrong")
+        fuel.take(f"rewrite {number}")
+        endless.take("wrong")
+    assert fuel.log == ["rewrite 0", "rewrite 1", "rewrite 2"]

@@ -1,0 +1,225 @@
+"""Which models are not captured, for which reason, and that capture leaves every model as it was."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as every_module
+
+from foldfx import capture
+from foldfx.errors import CaptureError, ExampleError
+
+VOCABULARY, WIDTH = 7, 4
+IDS = torch.tensor([[0, 1, 2], [3, 4, 6]])
+
+Change = Callable[["Model"], object]
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.linear = nn.Linear(WIDTH, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.norm(self.linear(self.embedding(ids)).flatten(0, -2)).unflatten(0, ids.shape)
+
+
+class Model(nn.Module):
+    """A small model; `act` runs at the start of forward."""
+
+    def __init__(self, act: Change = lambda model: None) -> None:
+        super().__init__()
+        self.inner = Inner()
+        self.act = act
+        self.count, self.seen, self.memory, self.set = 0, [1], {"last": None}, {1}
+        self.nested, self.queue, self.record = {"seen": [1]}, deque([1]), SimpleNamespace(count=0)
+        self.scratch = torch.zeros(2)
+        self.register_buffer("calls", torch.zeros(2))
+        self.register_buffer("later", None)
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.act(self)
+        return self.inner(ids)
+
+
+def contents(model: nn.Module) -> dict[str, Any]:
+    """Everything a call could leave behind, and the identity of every tensor."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    plain = {name: value for name, value in vars(model).items() if not name.startswith("_") and name != "act"}
+    return {
+        "tensors": {name: (id(tensor), tensor.tolist()) for name, tensor in state.items()},
+        "modules": [name for name, _ in model.named_modules()],
+        "plain": copy.deepcopy({name: value.tolist() if isinstance(value, Tensor) else value for name, value in plain.items()}),
+    }
+
+
+@contextmanager
+def module_hook() -> Iterator[None]:
+    handle = every_module.register_module_forward_hook(lambda *_: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def replaced(name: str, weight: Tensor) -> Change:
+    def change(model: Model) -> None:
+        holder = model.inner.get_submodule(name)
+        del holder.weight
+        holder.register_buffer("weight", weight)
+
+    return change
+
+
+def hook(*_: object) -> None: ...
+
+
+LINEAR = r"module 'inner\.linear' \(Linear\)"
+REFUSED: dict[str, tuple[Change, str]] = {
+    "training": (lambda m: m.train(), r"module '<root>' \(Model\) is in training mode; call model\.eval\(\)"),
+    "one layer trains": (lambda m: m.inner.norm.train(), r"module 'inner\.norm' \(BatchNorm1d\) is in training mode"),
+    "forward hook": (lambda m: m.inner.linear.register_forward_hook(hook), f"{LINEAR} has hooks \\(_forward_hooks\\)"),
+    "forward pre-hook": (lambda m: m.inner.linear.register_forward_pre_hook(hook), f"{LINEAR} has hooks"),
+    "backward hook": (lambda m: m.inner.linear.register_full_backward_hook(hook), f"{LINEAR} has hooks"),
+    "backward pre-hook": (lambda m: m.inner.linear.register_full_backward_pre_hook(hook), f"{LINEAR} has hooks"),
+    "state-dict hook": (lambda m: m.inner.linear.register_state_dict_post_hook(hook), f"{LINEAR} has hooks"),
+    "state-dict pre-hook": (lambda m: m.inner.linear.register_state_dict_pre_hook(hook), f"{LINEAR} has hooks"),
+    "load hook": (lambda m: m.inner.linear.register_load_state_dict_post_hook(hook), f"{LINEAR} has hooks"),
+    "tensor hook": (lambda m: m.inner.linear.weight.register_hook(hook), r"state 'inner\.linear\.weight' has autograd hooks"),
+    "accumulation hook": (
+        lambda m: m.inner.linear.weight.register_post_accumulate_grad_hook(hook),
+        r"state 'inner\.linear\.weight' has autograd hooks",
+    ),
+    "max_norm": (lambda m: setattr(m.inner.embedding, "max_norm", 1.0), r"module 'inner\.embedding' \(Embedding\) has max_norm=1"),
+    "sparse": (lambda m: setattr(m.inner.embedding, "sparse", True), r"module 'inner\.embedding' \(Embedding\) has sparse=True"),
+    "meta": (lambda m: m.inner.linear.to("meta"), r"state 'inner\.linear\.weight' is on the meta device"),
+    "complex": (replaced("linear", torch.zeros(8, 4, dtype=torch.cfloat)), r"state 'inner\.linear\.weight' is complex"),
+    "sparse layout": (replaced("linear", torch.eye(4).to_sparse()), r"state 'inner\.linear\.weight' has layout torch\.sparse_coo"),
+    "quantised": (
+        replaced("linear", torch.quantize_per_tensor(torch.eye(4), 0.1, 0, torch.qint8)),
+        r"state 'inner\.linear\.weight' is quantised \(torch\.qint8\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_tracing_would_change_is_refused(case: str) -> None:
+    change, why = REFUSED[case]
+    model = Model()
+    capture(model, (IDS,))
+    change(model)
+    with pytest.raises(CaptureError, match=why):
+        capture(model, (IDS,))
+
+
+@pytest.mark.parametrize(
+    ("surrounding", "why"),
+    [(lambda: torch.autocast("cpu", torch.bfloat16), "autocast is on for cpu"), (module_hook, "process-wide module hooks")],
+)
+def test_surroundings_that_tracing_would_drop_are_refused(surrounding: Callable[[], Any], why: str) -> None:
+    with surrounding(), pytest.raises(CaptureError, match=why):
+        capture(Model(), (IDS,))
+
+
+def double_weight(model: Model) -> None:
+    with torch.no_grad():
+        model.inner.linear.weight.mul_(2)
+
+
+WRITES: dict[str, tuple[Change, str]] = {
+    "counter": (lambda m: setattr(m, "count", m.count + 1), "count"),
+    "new attribute": (lambda m: setattr(m, "last", 3), "last"),
+    "attribute of a layer": (lambda m: setattr(m.inner.linear, "last", 3), "inner.linear.last"),
+    "deleted attribute": (lambda m: vars(m).pop("count", None), "count"),
+    "list": (lambda m: m.seen.append(1), "seen"),
+    "dict": (lambda m: m.memory.update(last=1), "memory"),
+    "set": (lambda m: m.set.add(2), "set"),
+    "list in a dict": (lambda m: m.nested["seen"].append(1), "nested"),
+    "deque": (lambda m: m.queue.append(1), "queue"),
+    "attribute of an object": (lambda m: setattr(m.record, "count", m.record.count + 1), "record"),
+    "tensor that is no state": (lambda m: m.scratch.add_(1), "scratch"),
+    "parameter": (double_weight, "inner.linear.weight"),
+    "parameter replaced": (
+        lambda m: setattr(m.inner.linear, "weight", nn.Parameter(m.inner.linear.weight.detach() * 2)),
+        "inner.linear.weight",
+    ),
+    "buffer made late": (lambda m: setattr(m, "later", torch.ones(2)), "later"),
+    "buffer registered": (lambda m: m.register_buffer("extra", torch.ones(2)), "extra"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRITES)
+def test_a_write_that_the_graph_would_lose_is_refused_and_undone(case: str) -> None:
+    act, name = WRITES[case]
+    model = Model(act)
+    before = contents(model)
+    with pytest.raises(CaptureError, match=rf"\b{re.escape(name)}\b"):
+        capture(model, (IDS,))
+    assert contents(model) == before
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda m: None, lambda m: m.calls.add_(1), lambda m: setattr(m, "calls", m.calls + 1)],
+    ids=["no write", "buffer in place", "buffer replaced"],
+)
+def test_capture_leaves_model_and_example_as_they_were(act: Change) -> None:
+    model, ids = Model(act), IDS.clone()
+    before = contents(model)
+    capture(model, (ids,))
+    assert contents(model) == before
+    assert torch.equal(ids, IDS)
+
+
+class Untraceable(nn.Module):
+    def __init__(self, compute: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(VOCABULARY, WIDTH))
+        self.compute = compute
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.compute(self.weight, ids)
+
+
+@pytest.mark.parametrize(
+    ("compute", "error", "why"),
+    [
+        (
+            lambda weight, ids: weight[ids] if weight.sum() > 0 else weight[ids] * 2,
+            CaptureError,
+            "torch.export cannot trace the model: .*Could not guard on data-dependent expression",
+        ),
+        (
+            lambda weight, ids: F.embedding(ids, weight, max_norm=1.0),
+            CaptureError,
+            r"embedding_renorm.* renormalises an embedding's weight in forward \(max_norm\)",
+        ),
+        (lambda weight, ids: weight @ ids, ExampleError, "the model itself fails on the example: RuntimeError"),
+    ],
+    ids=["control flow on data", "max_norm in forward", "broken"],
+)
+def test_a_model_that_cannot_be_traced_says_why(compute: Any, error: type[Exception], why: str) -> None:
+    model = Untraceable(compute)
+    before = contents(model)
+    with pytest.raises(error, match=why):
+        capture(model, (IDS,))
+    assert contents(model) == before
+
+
+def test_only_modules_are_captured() -> None:
+    with pytest.raises(TypeError, match="the model is a function; pass an nn.Module"):
+        capture(hook, (IDS,))  # type: ignore[arg-type]
