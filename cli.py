@@ -12,7 +12,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -110,9 +112,11 @@ def demo_command(as_json: AsJson = False) -> None:
         folded_encoder = compile(encoder, g2p_en.encoder_examples(), progress=progress)
         folded_decoder = compile(decoder, g2p_en.decoder_examples(), progress=progress)
     after = g2p_en.pronounce(words, folded_encoder.module, folded_decoder.module)
-    for name, result in (("encoder step", folded_encoder), ("decoder step", folded_decoder)):
-        print(f"# {name}", file=sys.stderr if as_json else sys.stdout)
-        _show(result, as_json)
+    steps = {"encoder": folded_encoder, "decoder": folded_decoder}
+    if as_json:
+        print(json.dumps({name: result.report.to_dict() for name, result in steps.items()}, indent=2, allow_nan=False))
+    else:
+        print("\n".join(f"# {name} step\n{result.report}" for name, result in steps.items()))
     for word, one, other in zip(words, before, after, strict=True):
         verdict = "same" if one == other else "DIFFERENT"
         print(f"{word:10} {' '.join(one):32} → {' '.join(other):32} {verdict}", file=sys.stderr if as_json else sys.stdout)
@@ -137,11 +141,7 @@ def _load(reference: str) -> Callable[[], Any]:
         path = Path(place)
         if not path.is_file():
             raise UsageError(f"there is no file {place}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(path.stem, module)
-        spec.loader.exec_module(module)
+        module = _load_file(path.resolve())
     else:
         try:
             module = importlib.import_module(place)
@@ -152,6 +152,17 @@ def _load(reference: str) -> Callable[[], Any]:
         known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
         raise UsageError(f"{place} has no function {name!r}; it has {known}")
     return function  # type: ignore[no-any-return]
+
+
+@cache
+def _load_file(path: Path) -> ModuleType:
+    """The module a file holds, run once."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _model(factory: str, weights: Path | None) -> nn.Module:
@@ -211,7 +222,8 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Abort:
         return 1
     except Exception as error:
-        text = " ".join(str(error).split())
+        message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
+        text = " ".join(message.split())
         print(f"foldfx: {type(error).__name__}: {text}", file=sys.stderr)
         return 1
     return result if isinstance(result, int) else 0

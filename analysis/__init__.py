@@ -2,6 +2,7 @@
 
 from .audit import audit
 from .capture import capture
+from .consumers import Consumers, analyze_consumers
 from .dependence import analyze_program
 from .example import Example, as_examples
 from .facts import Because, Fact, Facts, Source
@@ -11,6 +12,7 @@ from .tokens import TokenInput
 
 __all__ = [
     "Because",
+    "Consumers",
     "Domain",
     "Effects",
     "Example",
@@ -21,6 +23,7 @@ __all__ = [
     "Specialised",
     "Storage",
     "TokenInput",
+    "analyze_consumers",
     "analyze_program",
     "as_examples",
     "audit",

@@ -17,7 +17,7 @@ from .._torch import static_size, storage_key, tree_map
 from ..errors import CaptureError, ExampleError
 from .audit import AttributeWatch, audit
 from .example import Example
-from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module
+from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, own_written_buffers
 from .tokens import TokenInput, token_domains
 
 DynamicShapes = dict[str, Any]
@@ -59,7 +59,7 @@ def capture(
     effects = _effects(module.graph)
     for name in effects.mutated_buffers:
         _refuse_shared_write(module, name)
-        _own_buffer(module, name)
+    own_written_buffers(module, effects)
     _ensure_guard_call(module)
     domains = token_domains(module.graph, None if tokens is None else list(tokens))
     _refuse_renormalisation(module.graph)
@@ -178,12 +178,6 @@ def _refuse_shared_write(module: GraphModule, name: str) -> None:
     for other, tensor in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
         if other != name and storage_key(tensor) == storage:
             raise CaptureError(f"forward writes buffer '{name}', which shares memory with '{other}'; give it memory of its own")
-
-
-def _own_buffer(module: GraphModule, name: str) -> None:
-    path, _, leaf = name.rpartition(".")
-    holder = module.get_submodule(path)
-    setattr(holder, leaf, getattr(holder, leaf).detach().clone())
 
 
 def _ensure_guard_call(module: GraphModule) -> None:

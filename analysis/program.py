@@ -130,3 +130,11 @@ def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
             mark_non_persistent(result.get_submodule(path), leaf)
     result.train(root.training)
     return result
+
+
+def own_written_buffers(module: GraphModule, effects: Effects) -> None:
+    """Give the module copies of its own of the buffers that a run writes."""
+    for name in effects.mutated_buffers:
+        path, _, leaf = name.rpartition(".")
+        holder = module.get_submodule(path)
+        setattr(holder, leaf, getattr(holder, leaf).detach().clone())

@@ -74,7 +74,7 @@ class Report:
             lines.append(
                 f"  table of {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}"
             )
-        for probe, said in found["ids_outside_domain"].items():
+        for probe, said in found["probes"].items():
             lines.append(f"  {probe}: {said}")
         for name, ranks in found["ranks"].items():
             lines.append(f"  ids {name}: verified with {', '.join(map(str, ranks))} dimension(s)")
@@ -98,4 +98,8 @@ def _figures(figures: Mapping[str, Any]) -> str:
     if figures["bitwise"]:
         return "bitwise equal"
     equal = "numerically equal, " if figures["exact"] else ""
-    return f"{equal}max-abs {figures['max_abs']:.2e}, relative L2 {figures['relative_l2']:.2e}"
+    return f"{equal}max-abs {_number(figures['max_abs'])}, relative L2 {_number(figures['relative_l2'])}"
+
+
+def _number(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.2e}"

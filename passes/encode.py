@@ -15,6 +15,9 @@ from torch.fx import Node
 
 from .bits import bits_of, same_bits
 
+SAMPLED = 16
+"""Columns looked at first to see that all rows differ."""
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -130,7 +133,7 @@ def _pack(
         width = table.shape[1]
         parts += [Part(node, start, width, tables[node].dtype, node in alone) for node in nodes]
         start += width
-    packed = torch.cat([table for _, table in members], dim=1) if len(members) > 1 else members[0][1]
+    packed = _side_by_side([table for _, table in members])
     name = f"{prefix}.{'_'.join(nodes[0].name for nodes, _ in members)}"
     rows, width = packed.shape
     if _is_constant(packed):
@@ -146,9 +149,22 @@ def _pack(
     result.packs.append(Pack(name, rows, width, tuple(parts), remap=remap, columns=columns))
 
 
+def _side_by_side(tables: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tables as one; where they are all the columns of one allocation, that."""
+    base = tables[0]._base
+    if base is not None and base.dim() == 2 and base.shape[1] == sum(table.shape[1] for table in tables):
+        starts = [table.storage_offset() - base.storage_offset() for table in tables]
+        widths = [table.shape[1] for table in tables]
+        if starts == [sum(widths[:place]) for place in range(len(tables))] and all(table._base is base for table in tables):
+            return base
+    return torch.cat(list(tables), dim=1) if len(tables) > 1 else tables[0]
+
+
 def _is_constant(table: torch.Tensor) -> bool:
+    if table.shape[0] < 2 or not same_bits(table[:1], table[-1:]):
+        return False
     bits = bits_of(table)
-    return table.shape[0] > 1 and bool((bits == bits[:1]).all())
+    return bool((bits == bits[:1]).all())
 
 
 def _narrowed(table: torch.Tensor) -> torch.Tensor:
@@ -185,18 +201,22 @@ def _fewer_columns(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | N
 def unique_rows(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers of the first occurrence of each distinct row, ascending, and for each row the place of its twin there.
 
-    Rows are told apart by a 64-bit random linear hash; twins are confirmed bit by bit, and rows whose hashes collide
-    count as distinct from all others.
+    Rows that differ in a few sampled columns differ. Otherwise rows are told apart by a 64-bit random linear hash; twins
+    are confirmed bit by bit, and rows whose hashes collide count as distinct from all others.
     """
+    everyone = torch.arange(bits.shape[0])
+    few = torch.unique(torch.linspace(0, bits.shape[1] - 1, min(SAMPLED, bits.shape[1])).long())
+    if few.numel() < bits.shape[1] and unique_rows(bits[:, few])[0].numel() == bits.shape[0]:
+        return everyone, everyone
     generator = torch.Generator().manual_seed(0)
     factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator) | 1
     step = max((16 << 20) // max(bits.shape[1] * 8, 1), 1)
-    blocks = list(torch.arange(bits.shape[0]).split(step))  # type: ignore[no-untyped-call]
+    blocks = list(everyone.split(step))  # type: ignore[no-untyped-call]
     hashes = torch.cat([(bits[block].long() * factors).sum(1) for block in blocks])
     _, groups = torch.unique(hashes, return_inverse=True)
     first = torch.full((int(groups.max()) + 1,), bits.shape[0])
-    twins = first.scatter_reduce(0, groups, torch.arange(bits.shape[0]), "amin")[groups]
+    twins = first.scatter_reduce(0, groups, everyone, "amin")[groups]
     differs = torch.cat([(bits[twins[block]] != bits[block]).any(1) for block in blocks])
-    twins = torch.where(differs, torch.arange(bits.shape[0]), twins)
+    twins = torch.where(differs, everyone, twins)
     distinct, inverse = torch.unique(twins, return_inverse=True)
     return distinct, inverse

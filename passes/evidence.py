@@ -55,7 +55,7 @@ class Verification:
         examples: how many user examples were compared.
         figures: worst figures over the complete outputs of the examples.
         layouts: table evidence.
-        outside: for ids outside the domain, what each side did, by probe.
+        outside: for ids outside the domain and for sizes 0 and 1, what each side did, by probe.
         ranks: for each token input the numbers of dimensions that were verified.
         limits: the limits applied.
     """
@@ -80,7 +80,7 @@ class Verification:
             "examples": self.examples,
             "outputs": self.figures.to_dict(),
             "layouts": [layout.to_dict() for layout in self.layouts],
-            "ids_outside_domain": dict(self.outside),
+            "probes": dict(self.outside),
             "ranks": {name: list(ranks) for name, ranks in self.ranks.items()},
             "limits": self.limits.to_dict(),
         }

@@ -136,11 +136,11 @@ class FoldTokens:
             region = choice.region_of(group[0])
             bounds = region.bounds(group)
             key = tuple(node.name for node in group)
+            alone = [node for node in group if node in choice.escaping]
             if key not in context.tabulated:
-                context.tabulated[key] = tabulate(region, group, context.progress)
+                context.tabulated[key] = tabulate(region, group, context.progress, alone)
             filled = context.tabulated[key]
             prefix = f"{TABLES}.{'_'.join(node.name for node in region.inputs)}"
-            alone = [node for node in group if node in choice.escaping]
             encoded = encode(dict(zip(group, filled, strict=True)), prefix, alone)
             splice(copy.module, region, encoded, bounds, self.name, prefix)
             tables.append(Tables(region, tuple(encoded.packs), bounds))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..analysis.example import Example, as_examples
-from ..analysis.program import GUARDS, Domain, Program
+from ..analysis.program import GUARDS, Domain, Program, own_written_buffers
 from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
@@ -22,7 +22,7 @@ from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
 from .rollback import Culprit, find_culprit
-from .structure import structural_hash, verify_structure
+from .structure import state_versions, structural_hash, verify_structure
 from .tabulate import Progress, silent
 from .verify import Verifier
 
@@ -73,7 +73,7 @@ class Pipeline:
         providers: who lowers semantic nodes, asked in this order.
 
     Raises:
-        ValueError: `disable` names no pass of the pipeline.
+        ValueError: `disable` names no pass of the pipeline, or negative fuel.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Pipeline:
         known = {each.name for each in self.passes}
         if unknown := sorted(self.disabled - known):
             raise ValueError(f"disable names {unknown}; the passes are {sorted(known)}")
+        Fuel(fuel)
         self.fuel = fuel
         self.limits = limits or Limits()
         self.providers = tuple(providers)
@@ -107,10 +108,12 @@ class Pipeline:
             if each.name in self.disabled:
                 outcomes.append(Outcome(each.name, Status.DISABLED, "the whole pass", "disabled by name"))
                 continue
-            before = structural_hash(program.module)
+            before, versions = structural_hash(program.module), state_versions(program.module)
             result = each.run(program.copy(), context)
             try:
                 verify_structure(result.program.module, program.module)
+                if written := [name for name, version in state_versions(program.module).items() if versions[name] != version]:
+                    raise PassError(f"it wrote the tensors {written}; new values are new state")
             except PassError as error:
                 raise PassError(f"pass {each.name}: {error}") from error
             outcomes += result.outcomes
@@ -159,6 +162,7 @@ class Pipeline:
         if not accepted:
             _require_faithful(verifier.verify(program, ()) if attempt.modified else verification)
         final = attempt.candidate if accepted else program.copy()
+        own_written_buffers(final.module, final.effects)
         _install_guards(final, verification)
         return Run(
             program,

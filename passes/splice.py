@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from .._torch import size_expression
 from ..analysis.rows import Atom, TokenAxis
+from ..errors import PassError
 from ..runtime.lookup import LOOKUP
 from .builder import Builder, provide
 from .encode import Encoded, Pack, Part, smallest_integer
@@ -33,8 +34,12 @@ def splice(copy: GraphModule, region: Region, encoded: Encoded, bounds: str, pas
         prefix: names of new index state begin with it.
 
     Raises:
+        PassError: a table does not have a row for each element of the domain.
         RegionError: a value's dimensions or memory layout cannot be reproduced.
     """
+    for pack in encoded.packs:
+        if pack.rows != region.domain:
+            raise PassError(f"table {pack.state} has {pack.rows} rows for a domain of {region.domain}")
     for name, tensor in encoded.state.items():
         provide(copy, name, tensor)
     nodes = {node.name: node for node in copy.graph.nodes}

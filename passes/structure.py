@@ -79,6 +79,12 @@ def verify_structure(module: GraphModule, before: GraphModule | None = None) -> 
             _verify_metadata(node)
 
 
+def state_versions(module: GraphModule) -> dict[str, int]:
+    """The version counter of every tensor of the state: it moves when the tensor is written in place."""
+    state = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: tensor._version for name, tensor in state}
+
+
 def _is_as_before(node: Node, before: Node | None) -> bool:
     """The same call of the same values: operands by name, and the very objects recorded as their traced values."""
     if before is None or (node.op, node.target) != (before.op, before.target):

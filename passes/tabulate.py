@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -13,8 +13,8 @@ from .._torch import size_expression, static_size
 from .region import Region, RegionError
 from .runner import Ids, RegionRunner
 
-CHUNK_BYTES = 64 << 20
-SMALLEST_CHUNK, LARGEST_CHUNK = 256, 8192
+CHUNK_BYTES = 32 << 20
+SMALLEST_CHUNK, LARGEST_CHUNK = 256, 4096
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, rows done, rows in all)."""
@@ -94,23 +94,37 @@ def chunks(domain: int, row_bytes: int) -> Iterator[tuple[int, int]]:
     return pairwise(edges)
 
 
-def tabulate(region: Region, values: Sequence[Node], progress: Progress = silent) -> list[torch.Tensor]:
+def tabulate(
+    region: Region, values: Sequence[Node], progress: Progress = silent, alone: Collection[Node] = ()
+) -> list[torch.Tensor]:
     """One table [rows, width] for each of `values`, by running the region over its domain in chunks.
+
+    Tables of one dtype are column ranges of one allocation, in the order of `values`, so that packing them copies
+    nothing; those of values in `alone` have their own.
 
     Raises:
         RegionError: the region cannot be run on ids alone.
     """
     run = RegionRunner(region, values)
-    tables = [
-        torch.empty((region.domain, region.width(node)), dtype=node.meta["val"].dtype, device=node.meta["val"].device)
-        for node in values
-    ]
+    tables = _allocate(region, values, alone)
     for start, stop in chunks(region.domain, sum(region.row_bytes(node) for node in values)):
         for ids, rows in calls(region, stop - start, start, stop):
             for table, found in zip(tables, run.rows(ids), strict=True):
                 table[int(rows[0]) : int(rows[-1]) + 1] = found[: rows.numel()]
         progress("tabulating", stop, region.domain)
     return tables
+
+
+def _allocate(region: Region, values: Sequence[Node], alone: Collection[Node]) -> list[torch.Tensor]:
+    tables: dict[Node, torch.Tensor] = {}
+    groups: dict[object, list[Node]] = {}
+    for node in values:
+        groups.setdefault(node if node in alone else node.meta["val"].dtype, []).append(node)
+    for members in groups.values():
+        traced, widths = members[0].meta["val"], [region.width(node) for node in members]
+        packed = torch.empty((region.domain, sum(widths)), dtype=traced.dtype, device=traced.device)
+        tables |= zip(members, packed.split(widths, dim=1) if len(members) > 1 else [packed], strict=True)  # type: ignore[no-untyped-call]
+    return [tables[node] for node in values]
 
 
 def has_dynamic_axis(region: Region) -> bool:

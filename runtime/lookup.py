@@ -33,7 +33,8 @@ def lookup(table: torch.Tensor, ids: torch.Tensor, bounds: str) -> torch.Tensor:
     if bounds == "embedding":
         return torch.embedding(table, ids)
     if bounds == "index":
-        return table[ids]
+        rows: torch.Tensor = torch.ops.aten.index.Tensor(table, [ids])
+        return rows
     if bounds == "gather":
         rows = ids.to(torch.int64).reshape(-1, 1).expand(-1, table.shape[1])
         return torch.gather(table, 0, rows).reshape(*ids.shape, table.shape[1])

@@ -87,7 +87,8 @@ def replaced(name: str, weight: Tensor) -> Change:
 def hook(*_: object) -> None: ...
 
 
-LINEAR = r"module 'inner\.linear' \(Linear\)"
+LINEAR, EMBEDDING = r"module 'inner\.linear' \(Linear\)", r"module 'inner\.embedding' \(Embedding\)"
+WEIGHT = r"state 'inner\.linear\.weight'"
 REFUSED: dict[str, tuple[Change, str]] = {
     "training": (lambda m: m.train(), r"module '<root>' \(Model\) is in training mode; call model\.eval\(\)"),
     "one layer trains": (lambda m: m.inner.norm.train(), r"module 'inner\.norm' \(BatchNorm1d\) is in training mode"),
@@ -98,19 +99,19 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "state-dict hook": (lambda m: m.inner.linear.register_state_dict_post_hook(hook), f"{LINEAR} has hooks"),
     "state-dict pre-hook": (lambda m: m.inner.linear.register_state_dict_pre_hook(hook), f"{LINEAR} has hooks"),
     "load hook": (lambda m: m.inner.linear.register_load_state_dict_post_hook(hook), f"{LINEAR} has hooks"),
-    "tensor hook": (lambda m: m.inner.linear.weight.register_hook(hook), r"state 'inner\.linear\.weight' has autograd hooks"),
+    "tensor hook": (lambda m: m.inner.linear.weight.register_hook(hook), f"{WEIGHT} has autograd hooks"),
     "accumulation hook": (
         lambda m: m.inner.linear.weight.register_post_accumulate_grad_hook(hook),
-        r"state 'inner\.linear\.weight' has autograd hooks",
+        f"{WEIGHT} has autograd hooks",
     ),
-    "max_norm": (lambda m: setattr(m.inner.embedding, "max_norm", 1.0), r"module 'inner\.embedding' \(Embedding\) has max_norm=1"),
-    "sparse": (lambda m: setattr(m.inner.embedding, "sparse", True), r"module 'inner\.embedding' \(Embedding\) has sparse=True"),
-    "meta": (lambda m: m.inner.linear.to("meta"), r"state 'inner\.linear\.weight' is on the meta device"),
-    "complex": (replaced("linear", torch.zeros(8, 4, dtype=torch.cfloat)), r"state 'inner\.linear\.weight' is complex"),
-    "sparse layout": (replaced("linear", torch.eye(4).to_sparse()), r"state 'inner\.linear\.weight' has layout torch\.sparse_coo"),
+    "max_norm": (lambda m: setattr(m.inner.embedding, "max_norm", 1.0), f"{EMBEDDING} has max_norm=1"),
+    "sparse": (lambda m: setattr(m.inner.embedding, "sparse", True), f"{EMBEDDING} has sparse=True"),
+    "meta": (lambda m: m.inner.linear.to("meta"), f"{WEIGHT} is on the meta device"),
+    "complex": (replaced("linear", torch.zeros(8, 4, dtype=torch.cfloat)), f"{WEIGHT} is complex"),
+    "sparse layout": (replaced("linear", torch.eye(4).to_sparse()), rf"{WEIGHT} has layout torch\.sparse_coo"),
     "quantised": (
         replaced("linear", torch.quantize_per_tensor(torch.eye(4), 0.1, 0, torch.qint8)),
-        r"state 'inner\.linear\.weight' is quantised \(torch\.qint8\)",
+        rf"{WEIGHT} is quantised \(torch\.qint8\)",
     ),
 }  # fmt: skip
 
@@ -221,5 +222,5 @@ def test_a_model_that_cannot_be_traced_says_why(compute: Any, error: type[Except
 
 
 def test_only_modules_are_captured() -> None:
-    with pytest.raises(TypeError, match="the model is a function; pass an nn.Module"):
+    with pytest.raises(TypeError, match="the model is a function; pass an nn"):
         capture(hook, (IDS,))  # type: ignore[arg-type]

@@ -9,15 +9,17 @@ must be equal, wherever they stand and whoever their neighbours are.
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sympy
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx import Interpreter, Node
 
@@ -29,63 +31,14 @@ from foldfx.errors import CaptureError
 from foldfx.passes.region import Region, RegionError, ancestors
 from foldfx.passes.runner import RegionRunner
 
-Inputs = dict[str, torch.Tensor]
+Inputs = dict[str, Tensor]
 
 VOCABULARY, STEPS, RELATIVE = 5, 5, 1e-6
 
 # Sizes of token axes among them, so that a constant varies over positions as easily as over features.
 CONSTANTS = {"w8": (8,), "w4": (4,), "w2": (2,), "w48": (4, 8), "w88": (8, 8), "w44": (4, 4), "w24": (2, 4), "table": (5, 8)}
 
-CATALOGUE = {
-    "pointwise": [
-        "{x}.sin()", "{x} * 1.5 + 0.25", "F.silu({x})", "{x} + {y}", "{x} * {y}", "torch.maximum({x}, {y})",
-        "torch.where({x} > 0.1, {x}, {y})", "{x}.masked_fill({y} > 0.3, 0.5)", "{x} * {x}.shape[{d}]",
-        "F.dropout({x}, 0.5, False)", "{x}[..., None] + {x}[..., None, :]", "{x}[None] * {x}[:, None]",
-    ],
-    "constants": [
-        "{x} + {c}", "{c} * {x}", "{x} + {c}.unsqueeze(-1)", "{x} + torch.arange({x}.shape[{d}]).double()",
-        "{x} * torch.ones({x}.shape[{d}], {x}.shape[{e}]).tril().double()", "{x} + torch.ones_like({x}).cumsum({d})",
-        "torch.zeros_like({x}) + {c}", "{x}.new_full(({x}.shape[{d}], 1), 0.5) * {c}",
-    ],
-    "layout": [
-        "{x}.transpose({d}, {e})", "{x}.permute({order})", "{x}.movedim({d}, {e})", "{x}.flatten({d}, {e})",
-        "{x}.unsqueeze({d})", "{x}.squeeze({d})", "{x}.unflatten({d}, (2, -1))", "{x}.unflatten({d}, (-1, 2))",
-        "{x}.reshape({shape})", "{x}.reshape({shape})", "{x}.reshape(ids.shape[0], -1)", "{x}.reshape(-1, {x}.shape[{d}])",
-        "{x}.expand(3, *{x}.shape)", "{x}.expand_as({y})", "{x}.repeat_interleave(2, {d})",
-        "{x}.repeat(2, *({x}.dim() - 1) * (1,))", "{x}.tile((2,))",
-    ],
-    "cut": [
-        "{x}.select({d}, 0)", "{x}.narrow({d}, 0, 2)", "{x}.narrow({d}, 1, {x}.shape[{d}] - 1)", "{x}.chunk(2, {d})[1]",
-        "{x}.unbind({d})[0]", "{x}[..., ::2]", "{x}[:, :1]", "{x}[:1].expand_as({x})", "{x}.roll(1, {d})", "{x}.flip({d})",
-        "F.pad({x}, (1, 2))", "F.pad({x}, (1, -1))", "F.pad({x}, (0, 0, 1, 1))", "F.pad({x}, (0, 0, -1, 1))",
-        "F.pad({x}, (1, 1), mode='reflect')",
-    ],
-    "reduction": [
-        "{x}.sum({d})", "{x}.mean({d}, keepdim=True)", "{x}.amax({d})", "{x}.max({d})[0]", "{x}.var({d})", "{x}.logsumexp({d})",
-        "{x}.norm(dim={d})", "{x}.argmax({d}).double()", "{x}.mean(({d}, {e}))", "{x}.softmax({d})", "{x}.cumsum({d})",
-        "{x}.sort({d})[0]", "{x}.topk(2, {d})[0]", "F.glu({x}, {d})",
-    ],
-    "norm": [
-        "F.layer_norm({x}, {x}.shape[-1:])", "F.layer_norm({x}, {x}.shape[-2:])", "F.rms_norm({x}, {x}.shape[-1:])",
-        "F.group_norm({x}, 1)", "F.batch_norm({x}, None, None, training=True)", "F.normalize({x}, dim={d})",
-    ],
-    "contraction": [
-        "F.linear({x}, {c})", "{x} @ {c}", "{c} @ {x}", "{x} @ {y}", "{x} @ {x}.mT", "{x}.mT @ {x}",
-        "torch.einsum('abc,dc->abd', {x}, {c})", "torch.einsum('abc,abd->acd', {x}, {y})", "F.conv1d({x}, {c}[..., None])",
-        "F.conv1d({x}, {c}[:, :, None].expand(-1, -1, 3), padding=1)", "F.max_pool1d({x}, 2, 1)", "F.avg_pool1d({x}, 1)",
-        "F.scaled_dot_product_attention({x}, {x}, {x})",
-    ],
-    "indexing": [
-        "F.embedding({i}, table)", "F.embedding({i}.flatten(), table)", "F.one_hot({i}, 5).double() @ table", "table[{i}]",
-        "table.index_select(0, {i}.reshape(-1))", "table.gather(0, {i}.reshape(-1, 1).expand(-1, 8))", "{x}[{i}]",
-        "{x}[..., {i}]", "{x}[..., {x}.shape[-1] // 2]", "{x}.index_select({d}, torch.tensor([1, 0]))",
-        "{x}.gather({d}, torch.zeros_like({x}).long())", "{x}.gather({d}, {x}.argmax({e}, keepdim=True))", "{x}[torch.arange(2)]",
-    ],
-    "concatenation": [
-        "torch.cat([{x}, {y}], {d})", "torch.cat([{x}, {x}], {d})", "torch.stack([{x}, {y}], {d})",
-        "torch.cat([{x}, torch.zeros_like({x})], {d})",
-    ],
-}  # fmt: skip
+CATALOGUE: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "operations.toml").read_text())
 
 
 class Composed(nn.Module):
@@ -99,11 +52,11 @@ class Composed(nn.Module):
         self.graphs = [[compile(line.split(" = ")[1], line, "eval") for line in graph] for graph in graphs]
         self.eval()
 
-    def scope(self, ids: torch.Tensor, others: torch.Tensor) -> dict[str, Any]:
+    def scope(self, ids: Tensor, others: Tensor) -> dict[str, Any]:
         values = {"ids": ids, "others": others, "v0": F.embedding(ids, self.table), "u0": F.embedding(others, self.table)}
         return {"torch": torch, "F": F, **values, **dict(self.named_buffers())}
 
-    def forward(self, ids: torch.Tensor, others: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, ids: Tensor, others: Tensor) -> list[Tensor]:
         results = []
         for graph in self.graphs:
             scope = self.scope(ids, others)
@@ -158,12 +111,16 @@ class Writer:
             found = [eval(line, scope) for scope in self.scopes]
         except (RuntimeError, IndexError, ValueError, TypeError, AssertionError):
             return
-        fine = all(v.dtype == torch.float64 and v.isfinite().all() and 0 < v.numel() <= 2048 and 0 < v.dim() <= 5 for v in found)
-        if fine and len({v.dim() for v in found}) == 1:
+        if all(map(_fine, found)) and len({value.dim() for value in found}) == 1:
             name = f"v{len(self.lines) + 1}"
             self.lines.append(f"{name} = {line}")
             for scope, value in zip(self.scopes, found, strict=True):
                 scope[name] = value
+
+
+def _fine(value: Tensor) -> bool:
+    small = 0 < value.numel() <= 2048 and 0 < value.dim() <= 5
+    return value.dtype == torch.float64 and small and bool(value.isfinite().all())
 
 
 class Recorder(Interpreter):
@@ -218,7 +175,7 @@ class Case:
 
     def claims(self) -> Iterator[tuple[Node, Fact]]:
         for node, fact in self.facts.items():
-            if node.op == "call_function" and fact.rows is not None and isinstance(node.meta["val"], torch.Tensor):
+            if node.op == "call_function" and fact.rows is not None and isinstance(node.meta["val"], Tensor):
                 yield node, fact
 
 
@@ -240,7 +197,7 @@ def _symbols(program: Program, inputs: Inputs) -> dict[sympy.Expr, int]:
     return {size_expression(size): given for size, given in _sizes(program, inputs) if static_size(size) is None}
 
 
-def belonging(fact: Fact, inputs: Inputs, symbols: dict[sympy.Expr, int]) -> torch.Tensor:
+def belonging(fact: Fact, inputs: Inputs, symbols: dict[sympy.Expr, int]) -> Tensor:
     """For every element in order, one number for the tokens and the feature that the layout says it belongs to."""
     assert fact.rows is not None
     atoms = [atom for dim in fact.rows for atom in dim]
@@ -259,7 +216,7 @@ def belonging(fact: Fact, inputs: Inputs, symbols: dict[sympy.Expr, int]) -> tor
     return number.flatten()
 
 
-def disagreement(number: torch.Tensor, value: torch.Tensor) -> str:
+def disagreement(number: Tensor, value: Tensor) -> str:
     """How far elements (or rows) of the same number differ, in words; empty where they agree."""
     table = value.new_zeros((int(number.max()) + 1, *value.shape[1:]))
     table[number] = value
@@ -284,9 +241,9 @@ def check_rows(case: Case) -> int:
     ran = 0
     for node, fact in case.claims():
         for name in fact.tokens if len(fact.tokens) == 1 else ():
-            run = RegionRunner(Region(case.program, case.facts, inputs[name]), [node])
+            run = RegionRunner(Region(case.program, case.facts, (inputs[name],)), [node])
             try:
-                rows = [run.rows(surrounding[name])[0].double() for surrounding in case.surroundings]
+                rows = [run.rows({name: surrounding[name]})[0].double() for surrounding in case.surroundings]
             except RegionError:
                 continue
             wrong = disagreement(torch.cat([surrounding[name].flatten() for surrounding in case.surroundings]), torch.cat(rows))

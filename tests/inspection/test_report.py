@@ -27,7 +27,7 @@ SCHEMA: dict[str, Any] = {
     "outcomes": [{"pass": str, "status": str, "subject": str, "reason": str, "nodes": [str], "figures": dict}],
     "rewrites": [
         {
-            "pass": str,
+            "name": str,
             "tables": [
                 {
                     "inputs": [str],

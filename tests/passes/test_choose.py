@@ -217,3 +217,13 @@ def test_regions_that_pay_only_together_are_folded_together(together: bool, agre
     agree(model(*args), result.module(*args), max_abs=1e-5, relative_l2=1e-5)
     tables = 2 * 11 * 4 * FLOAT
     assert result.report.to_dict()["storage"]["after"] == {"logical": tables, "backing": tables}
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4, 5), (5, 4), (4, 4)])
+def test_a_width_may_be_one_of_the_sizes_of_the_ids(shape: tuple[int, int], agree: Agree) -> None:
+    """Sizes that are fixed are numbers like the widths, and are told apart from them."""
+    model = nn.Sequential(nn.Embedding(11, 32), nn.Linear(32, 4)).eval()
+    result = foldfx.compile(model, [foldfx.Example((torch.randint(11, shape),))], dynamic=False)
+    ids = torch.randint(11, shape)
+    agree(model(ids), result.module(ids), max_abs=1e-5, relative_l2=1e-5)
+    assert result.report.to_dict()["storage"]["after"] == {"logical": 11 * 4 * FLOAT, "backing": 11 * 4 * FLOAT}

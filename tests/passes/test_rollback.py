@@ -130,12 +130,12 @@ class Two(nn.Module):
 
 
 def test_a_wrong_table_goes_and_the_other_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foldfx.passes import fold_tokens  # noqa: PLC0415
+    from foldfx.passes import fold_tokens
 
     honest = fold_tokens.tabulate
 
-    def off(region, values, progress):  # type: ignore[no-untyped-def]
-        tables = honest(region, values, progress)
+    def off(region, values, progress, alone):  # type: ignore[no-untyped-def]
+        tables = honest(region, values, progress, alone)
         if region.name == "kinds":
             tables[0][3, 5] += 1e-3
         return tables
