@@ -42,6 +42,24 @@ _MAY_COPY = frozenset(
     }
 )
 
+# Composites that may hand back an operand, though their schema does not say so.
+_UNDECLARED = frozenset(
+    {
+        aten.type_as.default,
+        aten.einsum.default,
+        aten.broadcast_tensors.default,
+        aten.meshgrid.default,
+        aten.meshgrid.indexing,
+        aten.atleast_1d.default,
+        aten.atleast_2d.default,
+        aten.atleast_3d.default,
+        aten.dropout.default,
+        aten.feature_dropout.default,
+        aten.alpha_dropout.default,
+        aten.pad.default,
+    }
+)
+
 Roots = dict[object, Alias]
 """Allocations a value stands on: a state storage, an input, or the node that made it; and how surely."""
 
@@ -84,11 +102,24 @@ def analyze_aliases(program: Program) -> Aliases:
             roots[node] = {node.name: Alias.MUST}
         elif node.op == "call_function":
             roots[node] = _call_roots(node, roots)
-            if is_overload(node.target) and is_mutable(node.target):
+            if node.target is not operator.getitem and _may_do_anything(node) and not _touches_no_tensor(node):
                 writers.append(node)
         else:
             roots[node] = {}
     return Aliases(roots, state, tuple(writers))
+
+
+def _may_do_anything(node: Node) -> bool:
+    """No schema, or one that declares a write or says nothing reliable."""
+    if not is_overload(node.target):
+        return True
+    return torch.Tag.maybe_aliasing_or_mutating in node.target.tags or is_mutable(node.target)
+
+
+def _touches_no_tensor(node: Node) -> bool:
+    """Arithmetic on sizes, say."""
+    sizes = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+    return all(isinstance(operand.meta.get("val"), sizes) for operand in node.all_input_nodes)
 
 
 def _call_roots(node: Node, roots: Mapping[Node, Roots]) -> Roots:
@@ -98,7 +129,7 @@ def _call_roots(node: Node, roots: Mapping[Node, Roots]) -> Roots:
         return roots[parent] if isinstance(parent, Node) else own
     if not is_overload(node.target):
         return own | _weakened(node, roots, Alias.MAY)
-    if torch.Tag.maybe_aliasing_or_mutating in node.target.tags or is_mutable(node.target):
+    if _may_do_anything(node) or node.target in _UNDECLARED:
         return own | _weakened(node, roots, Alias.MAY)
     if not any(result.alias_info is not None for result in node.target._schema.returns):
         return own

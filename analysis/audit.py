@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -76,78 +75,3 @@ def _audit_tensor(path: str, tensor: torch.Tensor) -> None:
         raise CaptureError(f"state '{path}' has layout {tensor.layout}; foldfx handles strided tensors only")
     if tensor_hooks(tensor):
         raise CaptureError(f"state '{path}' has autograd hooks, which tracing drops; remove them")
-
-
-class AttributeWatch:
-    """Sees what a call of the model leaves behind in plain attributes, and puts it back.
-
-    Export drops such writes silently: the graph would never make them.
-
-    Args:
-        model: the model to watch.
-        written: names of the buffers to save and put back; None for all.
-
-    Attributes:
-        buffers: the buffers as they were.
-    """
-
-    def __init__(self, model: nn.Module, written: Collection[str] | None = None) -> None:
-        self._model = model
-        self._before = {path: _plain(module) for path, module in model.named_modules()}
-        self.buffers = {
-            path: buffer.detach().clone() for path, buffer in model.named_buffers() if written is None or path in written
-        }
-
-    def restore(self) -> list[str]:
-        """Undo every write since construction; returns what was written, as `path.attribute`."""
-        written = []
-        for path, module in self._model.named_modules():
-            before, now = self._before.get(path, {}), _plain(module)
-            for name in sorted(before.keys() | now.keys()):
-                if name in before and name in now and _same(before[name], now[name]):
-                    continue
-                written.append(f"{path}.{name}".lstrip("."))
-                if name in before:
-                    object.__setattr__(module, name, before[name][0])
-                else:
-                    object.__delattr__(module, name)
-        with torch.no_grad():
-            for path, buffer in self._model.named_buffers():
-                if path in self.buffers and buffer.shape == self.buffers[path].shape:
-                    buffer.copy_(self.buffers[path])
-        return written
-
-
-_Snapshot = tuple[Any, Any]
-
-
-def _plain(module: nn.Module) -> dict[str, _Snapshot]:
-    """Attributes outside the state machinery of nn.Module: the object, and what of its content can be compared."""
-    hidden = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
-    return {
-        name: (value, _content(value))
-        for name, value in vars(module).items()
-        if name not in hidden and not name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
-    }
-
-
-def _content(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return (id(value), value._version)
-    if isinstance(value, list | tuple | set | frozenset):
-        return (
-            type(value),
-            len(value),
-            sorted(map(_identity, value), key=repr) if isinstance(value, set) else [*map(_identity, value)],
-        )
-    if isinstance(value, dict):
-        return [(repr(key), _identity(item)) for key, item in value.items()]
-    return _identity(value)
-
-
-def _identity(value: Any) -> Any:
-    return value if isinstance(value, int | float | str | bool | bytes | None) else id(value)
-
-
-def _same(before: _Snapshot, now: _Snapshot) -> bool:
-    return type(before[0]) is type(now[0]) and repr(before[1]) == repr(now[1])

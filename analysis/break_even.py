@@ -63,6 +63,8 @@ def break_even(freed_rows: Iterable[Term], freed_fixed: Iterable[Term], tables: 
 
     def symbol(prefix: str, name: str, value: int) -> sympy.Symbol:
         made = sympy.Symbol(f"{prefix}_{name.replace('.', '_')}", positive=True, integer=True)
+        if made in sizes:
+            made = sympy.Symbol(f"{made.name}_{len(sizes)}", positive=True, integer=True)
         sizes[made] = value
         return made
 

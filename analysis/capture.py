@@ -15,7 +15,8 @@ from torch.fx import Graph, GraphModule
 
 from .._torch import static_size, storage_key, tree_map
 from ..errors import CaptureError, ExampleError
-from .audit import AttributeWatch, audit
+from .attributes import AttributeWatch
+from .audit import audit
 from .example import Example
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, own_written_buffers
 from .tokens import TokenInput, token_domains
@@ -34,8 +35,8 @@ def capture(
     """Trace a model to the functional ATen graph that passes work on.
 
     Args:
-        model: in eval mode, without hooks. It is run once on the example; what it leaves in its attributes or buffers
-            is put back.
+        model: in eval mode, without hooks. It is run once on the example; what it leaves in attributes and buffers is
+            put back.
         args: positional arguments of one call; sizes of 0 or 1 are specialised by export, so give an example with two
             or more rows.
         kwargs: keyword arguments of that call.
@@ -53,16 +54,16 @@ def capture(
     """
     audit(model)
     example = Example(args, dict(kwargs or {}))
-    _refuse_attribute_writes(model, example)
     exported, notes = _export(model, example, dynamic)
     module = _plain_module(exported)
+    _refuse_renormalisation(module.graph)
     effects = _effects(module.graph)
     for name in effects.mutated_buffers:
         _refuse_shared_write(module, name)
+    _refuse_attribute_writes(model, example)
     own_written_buffers(module, effects)
     _ensure_guard_call(module)
     domains = token_domains(module.graph, None if tokens is None else list(tokens))
-    _refuse_renormalisation(module.graph)
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)
     registered = {
@@ -70,22 +71,6 @@ def capture(
     }
     constants = frozenset(str(node.target) for node in module.graph.find_nodes(op="get_attr")) - registered
     return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges), constants)
-
-
-def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
-    watch, call = AttributeWatch(model), example.cloned()
-    try:
-        with torch.no_grad():
-            model(*call.args, **call.kwargs)
-    except Exception as error:
-        raise ExampleError(f"the model itself fails on the example: {type(error).__name__}: {error}") from error
-    finally:
-        written = watch.restore()
-    if written:
-        raise CaptureError(
-            f"forward writes attributes that the graph would lose: {', '.join(written)}. Return the value, register a buffer, "
-            "or remove the write"
-        )
 
 
 def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -> tuple[ExportedProgram, list[Specialised]]:
@@ -115,11 +100,34 @@ def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | Non
                 model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
             )
             functional: ExportedProgram = exported.run_decompositions({})
-            return functional
     except Exception as error:
-        raise CaptureError(f"torch.export cannot trace the model: {type(error).__name__}: {error}") from error
-    finally:
         watch.restore()
+        _refuse_attribute_writes(model, example)
+        raise CaptureError(f"torch.export cannot trace the model: {type(error).__name__}: {error}") from error
+    watch.restore()
+    return functional
+
+
+def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
+    """Run the model once and see what it leaves in its attributes; everything is put back.
+
+    Raises:
+        CaptureError: it writes attributes that the graph would lose.
+        ExampleError: the model itself fails.
+    """
+    watch, call = AttributeWatch(model), example.cloned()
+    try:
+        with torch.no_grad():
+            model(*call.args, **call.kwargs)
+    except Exception as error:
+        raise ExampleError(f"the model itself fails on the example: {type(error).__name__}: {error}") from error
+    finally:
+        written = watch.restore()
+    if written:
+        raise CaptureError(
+            f"forward writes attributes that the graph would lose: {', '.join(written)}. Return the value, register a "
+            "buffer, or remove the write"
+        )
 
 
 def _shapes(model: nn.Module, example: Example, dims: Any) -> dict[str, Any]:
@@ -174,6 +182,8 @@ def _effects(graph: Graph) -> Effects:
 
 def _refuse_shared_write(module: GraphModule, name: str) -> None:
     """A write that other state would see: the graph would treat that state as constant."""
+    if name in dict(module.named_parameters(remove_duplicate=False)):
+        raise CaptureError(f"forward writes parameter '{name}'; make it a buffer, or write it outside forward")
     storage = storage_key(module.get_buffer(name))
     for other, tensor in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
         if other != name and storage_key(tensor) == storage:

@@ -124,9 +124,18 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(recurse=False, remove_duplicate=False)
     yield from module.named_buffers(recurse=False, remove_duplicate=False)
     for name, value in vars(module).items():
-        for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, torch.Tensor):
-                yield name, item
+        if name not in ("_parameters", "_buffers", "_modules"):
+            for tensor in _tensors_in(value):
+                yield name, tensor
+
+
+def _tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a plain container, nested ones included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | set | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item)
 
 
 def _named_in_code(module: nn.Module, state: str) -> str:

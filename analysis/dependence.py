@@ -18,7 +18,7 @@ from .._torch import is_mutable, is_overload, is_random, size_expression, static
 from .facts import CONTEXT, LENGTH, POSITION, Because, Fact, Facts, Source, token
 from .program import Program
 from .rows import LayoutMismatch, Rows, axis, extent, feature, one_row_each, show, token_axes
-from .rules import FACTORIES, SIZES_ONLY_SHAPE, Call, NotRowLocal, Overload, rule_for
+from .rules import FACTORIES, FIRST_ONLY, SIZES_ONLY_SHAPE, Call, NotRowLocal, Overload, rule_for
 from .rules.table import Rule
 
 _NOTHING: frozenset[Source] = frozenset()
@@ -84,6 +84,8 @@ class _Interpreter:
         return self._computed(node, operands)
 
     def _computed(self, node: Node, operands: tuple[Node, ...]) -> Fact:
+        if node.target in FIRST_ONLY:
+            operands = operands[:1]
         sources = self._union(operands)
         tensors = tuple(o for o in operands if isinstance(o.meta.get("val"), torch.Tensor))
         rule = rule_for(node.target)
@@ -98,7 +100,7 @@ class _Interpreter:
             if symbol is not None and node.target not in SIZES_ONLY_SHAPE:
                 return self._refused(node, operands, f"{node.target} computes with {symbol.name}, a size of an input", LENGTH)
             return self._apply(rule, node, tensors, self._union(tensors))
-        if not sources and all(_is_static(value) for value in _tensors(node)):
+        if tensors and not sources and all(_is_static(value) for value in _tensors(node)):
             values = [_static_rows(value) for value in _tensors(node)]
             return self._proved(node, values, tensors, sources, Because("constant", f"{node.target} of constants", tensors))
         return self._refused(node, operands, f"no rule for {node.target}")

@@ -102,13 +102,13 @@ def token_domains(graph: Graph, stated: Iterable[TokenInput] | None) -> dict[str
     origins = _origins(graph)
     for lookup in table_lookups(graph):
         names, shape_only = origins[lookup.index]
-        for name in names:
+        for name in (name for name in inputs if name in names and _is_integer(inputs[name])):
             (direct if shape_only else derived).setdefault(name, []).append(lookup)
     if stated is not None:
         return {token.name: _stated(token, inputs, direct) for token in stated}
     if not direct:
         raise TokenInputError(_nothing_inferred(inputs, derived))
-    return {name: _inferred(lookups) for name, lookups in direct.items() if _is_integer(inputs[name])}
+    return {name: _inferred(lookups) for name, lookups in direct.items()}
 
 
 def _is_integer(node: Node) -> bool:
@@ -195,7 +195,6 @@ def _nothing_inferred(inputs: dict[str, Node], derived: dict[str, list[TableLook
     candidates = [
         f"{name} (reaches {', '.join(map(str, lookups))} through operations that change its value)"
         for name, lookups in derived.items()
-        if _is_integer(inputs[name])
     ]
     others = [name for name, node in inputs.items() if _is_integer(node) and name not in derived]
     if candidates:

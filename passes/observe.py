@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..analysis.audit import AttributeWatch
+from ..analysis.attributes import AttributeWatch
 from ..analysis.example import Example
 from ..analysis.program import Program
 from .bits import same_bits

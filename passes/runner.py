@@ -24,6 +24,9 @@ class RegionRunner:
     Args:
         region: the region.
         wanted: the values to return; what they do not need is not run, and is freed as soon as it is used up.
+
+    Raises:
+        RegionError: they read another input, if only its dtype.
     """
 
     def __init__(self, region: Region, wanted: Sequence[Node]) -> None:
@@ -36,6 +39,8 @@ class RegionRunner:
         for node in region.facts:
             if node not in needed or node in region.inputs:
                 continue
+            if node.op == "placeholder":
+                raise RegionError(f"{', '.join(each.name for each in self.wanted)} cannot be run without input {node.name}")
             if region.facts[node].constant and self._is_fixed(node):
                 with torch.no_grad():
                     self._constants[node] = self._evaluate(node, self._constants, {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from . import conv, factory, gather, layout, linear, mixing, norm, pointwise, reduction
 from .layout import MOVES, SIZES_ONLY_SHAPE
-from .pointwise import is_pointwise
+from .pointwise import FIRST_ONLY, is_pointwise
 from .table import Call, NotRowLocal, Overload, Rule, RuleTable
 
 RULES = RuleTable.merge(
@@ -22,4 +22,15 @@ def rule_for(overload: Overload) -> Rule | None:
     return RULES.get(overload) or (pointwise.pointwise if is_pointwise(overload) else None)
 
 
-__all__ = ["FACTORIES", "MOVES", "RULES", "SIZES_ONLY_SHAPE", "Call", "NotRowLocal", "Overload", "RuleTable", "rule_for"]
+__all__ = [
+    "FACTORIES",
+    "FIRST_ONLY",
+    "MOVES",
+    "RULES",
+    "SIZES_ONLY_SHAPE",
+    "Call",
+    "NotRowLocal",
+    "Overload",
+    "RuleTable",
+    "rule_for",
+]

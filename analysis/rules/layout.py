@@ -199,11 +199,13 @@ def stack(call: Call) -> Layouts:
 
 @TABLE.rule(aten.constant_pad_nd.default, aten.pad.default)
 def pad(call: Call) -> Layouts:
-    """Of features only: padding a token axis adds rows that belong to no token."""
+    """Of features only: padding a token axis adds rows that belong to no token, or moves them (1 in front, -1 behind)."""
     x, sizes = call.operand("self"), call.sizes()
+    amounts = list(call.argument("pad"))
     result: list[Dim] = []
-    for dim, size in zip(x.rows, sizes, strict=True):
-        if extent(dim) == size and not row_local(dim):
+    for place, (dim, size) in enumerate(zip(x.rows, sizes, strict=True)):
+        behind = 2 * (x.rank - 1 - place)
+        if all(amount == 0 for amount in amounts[behind : behind + 2]):
             result.append(dim)
         elif row_local(dim):
             result.append(feature(size))

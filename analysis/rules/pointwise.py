@@ -21,8 +21,6 @@ _UNTAGGED = (
     aten.to.dtype,
     aten.to.dtype_layout,
     aten.to.device,
-    aten.to.other,
-    aten.type_as.default,
     aten.masked_fill.Tensor,
     aten.where.Scalar,
     aten.where.ScalarOther,
@@ -55,6 +53,16 @@ def pointwise(call: Call) -> Layouts:
     rows = broadcast([operand.rows for operand in call.operands()])
     value = call.node.meta["val"]
     return [rows for _ in value] if isinstance(value, (list, tuple)) else rows
+
+
+FIRST_ONLY = frozenset({aten.type_as.default, aten.to.other})
+"""Operations that read the values of their first operand alone."""
+
+
+@TABLE.rule(*FIRST_ONLY)
+def cast_like(call: Call) -> Layouts:
+    """The dtype of another tensor, not its values or shape."""
+    return call.operand("self").rows
 
 
 @TABLE.rule(

@@ -83,7 +83,7 @@ class Writer:
 
     def _filled(self, template: str) -> str:
         pool = [f"v{place}" for place in range(len(self.lines) + 1)]
-        x = self.rng.choice([pool[-1], pool[-1], self.rng.choice(pool)])
+        x = self.rng.choice([pool[-1], self.rng.choice(pool)])
         value = self.scopes[0][x]
         rank = value.dim()
         d, e = (self.rng.randrange(-rank, rank) for _ in range(2))
@@ -150,10 +150,10 @@ class Case:
         self.facts = analyze_program(self.program)
 
     @classmethod
-    def random(cls, seed: int, shapes: Sequence[tuple[int, ...]], count: int) -> Case:
+    def random(cls, seed: int, shapes: Sequence[tuple[int, ...]], count: int, attempts: int = 5) -> Case:
         """`count` graphs for ids of these shapes; sizes are symbols where the shapes differ.
 
-        Export cannot solve every system of symbolic sizes; then other graphs are drawn.
+        Export cannot solve every system of sizes, nor indices that it must read; then other graphs are drawn.
         """
         rng = random.Random(seed)
         surroundings = [{name: torch.randint(VOCABULARY, shape) for name in ("ids", "others")} for shape in shapes]
@@ -163,7 +163,9 @@ class Case:
         try:
             program = capture(Composed(graphs), tuple(surroundings[0].values()), tokens=tokens, dynamic=dynamic)
         except CaptureError:
-            return cls.random(rng.getrandbits(32), shapes, count)
+            if attempts == 1:
+                raise
+            return cls.random(rng.getrandbits(32), shapes, count, attempts - 1)
         return cls(graphs, program, [inputs for inputs in surroundings if _admitted(program, inputs)])
 
     def source(self, node: Node) -> str:

@@ -52,7 +52,7 @@ SCHEMA: dict[str, Any] = {
         "examples": int,
         "outputs": FIGURES,
         "layouts": [{"table": str, "layout": str, "shape": str, "tokens": int, "domain": int, **FIGURES, "note": str}],
-        "ids_outside_domain": {"ids=5": str, "ids=-1": str, "ids=-6": str},
+        "probes": {"ids=5": str, "ids=-1": str, "ids=-6": str},
         "ranks": {"ids": [int]},
         "limits": {"max_abs": dict, "relative_l2": dict, "relative_l2_floor": float},
     },

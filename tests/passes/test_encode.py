@@ -142,17 +142,17 @@ class Scores(nn.Module):
 class Twice(nn.Module):
     """Two projections, equal or not, that leave the program as they are or behind a sum over positions."""
 
-    def __init__(self, equal: bool, inner: bool) -> None:
+    def __init__(self, equal: bool, inner: bool, through: Callable[[Tensor], Tensor] = lambda x: x) -> None:
         super().__init__()
         self.embedding, self.one, self.two = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 6), nn.Linear(WIDTH, 6)
         if equal:
             self.two.load_state_dict(self.one.state_dict())
-        self.inner = inner
+        self.inner, self.through = inner, through
         self.eval()
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         x = self.embedding(ids)
-        one, two = self.one(x), self.two(x)
+        one, two = self.through(self.one(x)), self.through(self.two(x))
         return (one.cumsum(1), two.cumsum(1)) if self.inner else (one, two)
 
 
@@ -190,6 +190,23 @@ def test_outputs_of_one_table_have_memory_of_their_own(equal: bool, inner: bool,
     first.zero_()
     agree(model(ids)[1], second)
     agree(model(ids), module(ids))
+
+
+HANDED_BACK: dict[str, Callable[[Tensor], Tensor]] = {
+    "view": lambda x: x.view(-1, 6),
+    "type_as": lambda x: x.type_as(torch.zeros(1)),
+    "einsum": lambda x: torch.einsum("bte->ebt", x),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x, x)[0],
+}
+
+
+@pytest.mark.parametrize("through", HANDED_BACK)
+def test_outputs_behind_an_operation_that_hands_its_operand_back_are_as_independent(through: str, agree: Agree) -> None:
+    """Some of these declare no view in their schema, and return one."""
+    model, ids = Twice(True, False, HANDED_BACK[through]), torch.randint(VOCABULARY, (3, 5))
+    first, second = fold(model, agree).module(ids)
+    first.zero_()
+    agree(model(ids)[1], second)
 
 
 @pytest.mark.parametrize("distinct", [1, 3, VOCABULARY])

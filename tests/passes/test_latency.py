@@ -96,6 +96,21 @@ def test_the_budget_is_kept(budget: int, agree: Agree, monkeypatch: pytest.Monke
         assert f"{TABLE:,} B, the budget is {budget:,} B" in reason(result)
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_number_of_tokens_in_the_example_decides_nothing(
+    dynamic: bool, agree: Agree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For one token a gather of eight numbers is less work than products with 128, however many tokens the example has."""
+    monkeypatch.setattr("foldfx.passes.pipeline.measure_side_by_side", lambda *_: FASTER)
+    small = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, 8), nn.Linear(8, 8)).eval()
+    for shape in ((2, 3), (24, 17)):
+        example = foldfx.Example((torch.randint(VOCABULARY, shape),))
+        result = foldfx.compile(small, [example], dynamic=dynamic, objective="latency", max_table_bytes=1 << 20)
+        assert "128 multiply-adds a token become a gather of 8 elements" in reason(result)
+        assert result.accepted
+        agree(small(*example.args), result.module(*example.args), max_abs=1e-5, relative_l2=1e-5)
+
+
 @pytest.mark.parametrize(
     ("timing", "kept"), [(FASTER, True), (SLOWER, False), (EQUAL, False)], ids=["faster", "slower", "equal"]
 )
