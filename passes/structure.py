@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -73,8 +74,8 @@ def verify_structure(module: GraphModule, before: GraphModule | None = None) -> 
     except RuntimeError as error:
         raise PassError(f"the graph is malformed: {error}") from error
     for node in module.graph.nodes:
-        if node.op == "get_attr" and not _has_state(module, str(node.target)):
-            raise PassError(f"{node.name} reads state {node.target!r}, which the module does not hold")
+        if node.op == "get_attr":
+            _verify_state(module, node)
         if node.op == "call_function" and not _is_as_before(node, known.get(node.name)):
             _verify_metadata(node)
 
@@ -99,9 +100,14 @@ def _named(value: Any, names: dict[Node, str]) -> str:
     return repr(torch.fx.node.map_arg(value, lambda node: names[node]))
 
 
-def _has_state(module: GraphModule, name: str) -> bool:
-    path, _, leaf = name.rpartition(".")
-    return path in {"", *dict(module.named_modules())} and hasattr(module.get_submodule(path), leaf)
+def _verify_state(module: GraphModule, node: Node) -> None:
+    try:
+        held = attrgetter(str(node.target))(module)
+    except AttributeError as error:
+        raise PassError(f"{node.name} reads state {node.target!r}, which the module does not hold") from error
+    recorded = node.meta.get("val")
+    if isinstance(held, torch.Tensor) and isinstance(recorded, torch.Tensor) and _shape_of(held) != _shape_of(recorded):
+        raise PassError(f"state {node.target!r} is {_shape_of(held)}, recorded as {_shape_of(recorded)}")
 
 
 def _verify_metadata(node: Node) -> None:

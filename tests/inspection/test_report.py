@@ -17,7 +17,7 @@ from foldfx.inspection import SCHEMA_VERSION
 from foldfx.passes import Pass, PassContext, PassResult
 
 STORAGE = {"logical": int, "backing": int}
-FIGURES = {"max_abs": float, "relative_l2": float, "exact": bool, "bitwise": bool}
+FIGURES = {"max_abs": float | None, "relative_l2": float | None, "exact": bool, "bitwise": bool}
 SCHEMA: dict[str, Any] = {
     "schema_version": int,
     "torch": str,
