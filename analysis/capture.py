@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -66,11 +67,21 @@ def capture(
     domains = token_domains(module.graph, None if tokens is None else list(tokens))
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)
-    registered = {
-        name for name, _ in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    constants, uncounted = _constants(model, module)
+    return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges), constants, uncounted)
+
+
+def _constants(model: nn.Module, module: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
+    """Tensors the graph reads that the model has not registered, and those of them on memory of their own."""
+    state = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    registered = {name: storage_key(tensor) for name, tensor in state}
+    read = {str(node.target) for node in module.graph.find_nodes(op="get_attr")} - registered.keys()
+    own = {
+        name
+        for name in read
+        if isinstance(held := attrgetter(name)(module), torch.Tensor) and storage_key(held) not in registered.values()
     }
-    constants = frozenset(str(node.target) for node in module.graph.find_nodes(op="get_attr")) - registered
-    return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges), constants)
+    return frozenset(read), frozenset(own)
 
 
 def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -> tuple[ExportedProgram, list[Specialised]]:

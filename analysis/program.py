@@ -88,6 +88,7 @@ class Program:
         specialised: inputs and sizes that the capture fixed.
         dynamic: the symbolic sizes of the inputs and their ranges, as text, for the report.
         constants: tensors the trace found outside the model's registered state (a list, a closure); not its state.
+        uncounted: those of them that stand on memory of their own, and so are nobody's bytes here.
     """
 
     module: GraphModule
@@ -96,6 +97,7 @@ class Program:
     specialised: tuple[Specialised, ...] = ()
     dynamic: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     constants: frozenset[str] = frozenset()
+    uncounted: frozenset[str] = frozenset()
 
     @property
     def graph(self) -> Graph:

@@ -52,4 +52,4 @@ def measure(module: nn.Module, constants: Collection[str] = ()) -> Storage:
 
 def measure_program(program: Program) -> Storage:
     """Logical and backing bytes of a program's state."""
-    return measure(program.module, program.constants)
+    return measure(program.module, program.uncounted)

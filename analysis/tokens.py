@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -60,11 +61,18 @@ class TokenInput:
 
     def __post_init__(self) -> None:
         if self.reachable is not None:
-            object.__setattr__(self, "reachable", tuple(sorted({int(token) for token in self.reachable})))
+            object.__setattr__(self, "reachable", tuple(sorted({_as_id(token) for token in self.reachable})))
             if not self.reachable:
                 raise TokenInputError(f"TokenInput({self.name!r}): reachable holds no id")
         if self.domain is not None and (isinstance(self.domain, bool) or not isinstance(self.domain, int) or self.domain < 1):
             raise TokenInputError(f"TokenInput({self.name!r}): domain must be a positive int, not {self.domain!r}")
+
+
+def _as_id(token: object) -> int:
+    try:
+        return operator.index(token)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise TokenInputError(f"reachable holds {token!r}, which is no integer") from error
 
 
 @dataclass(frozen=True)

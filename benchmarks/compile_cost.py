@@ -15,7 +15,7 @@ from machine import describe
 from torch import nn
 
 from foldfx.analysis import analyze_consumers, analyze_program, capture
-from foldfx.passes.check_tables import check_layout, layouts_of
+from foldfx.passes.check_tables import Calls, check_layout, layouts_of
 from foldfx.passes.choose import Choice
 from foldfx.passes.compare import Limits
 from foldfx.passes.encode import encode
@@ -73,7 +73,7 @@ def main(vocabulary: int, width: int) -> None:
         checking[name] = time.perf_counter() - began
         assert not any(beyond for _, beyond in found), found
     bulk = building + encoding + sum(seconds for name, seconds in checking.items() if name != "scalar")
-    alone = _bare_calls(region, run)
+    alone = _bare_calls(layouts_of(region, run, Limits())["scalar"][0](), run)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{describe()}; V = {vocabulary:,}, d = {width:,}, widths {WIDTHS}, float32\n")
     print(f"one bare evaluation            {once:8.2f} s")
@@ -83,14 +83,13 @@ def main(vocabulary: int, width: int) -> None:
         print(f"checking, {name:20} {seconds:8.2f} s")
     print(f"building and bulk checking     {bulk:8.2f} s = {bulk / once:.2f} × one bare evaluation")
     print(f"V calls of one row             {alone:8.2f} s; checked {checking['scalar'] / alone:.2f} × that")
-    print(
-        f"peak beyond source and tables  {(peak - source - table_bytes) / 2**20:8.0f} MiB, of which the import is ~{_import_mib():.0f} MiB"
-    )
+    beyond = (peak - source - table_bytes) / 2**20
+    print(f"peak beyond source and tables  {beyond:8.0f} MiB; a process that only imports has {_import_mib():.0f} MiB")
 
 
-def _bare_calls(region, run) -> float:  # type: ignore[no-untyped-def]
+def _bare_calls(made: Calls, run: RegionRunner) -> float:
     began = time.perf_counter()
-    for ids, _ in calls(region, 1):
+    for ids, _ in made:
         run(ids)
     return time.perf_counter() - began
 

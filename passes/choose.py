@@ -19,7 +19,7 @@ from ..analysis.storage import Storage, measure_program, nbytes
 from .cut import Candidate, Cut, cheapest_cut
 from .distinct import DistinctRows, largest_integer
 from .encode import smallest_integer
-from .latency import fastest_cut
+from .latency import fastest_cut, row_bytes_of, work
 from .region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
 from .sweep import freed_by
 
@@ -67,7 +67,9 @@ class Choice:
     def cut(self) -> Cut:
         """The optimal cut under the objective, by node name."""
         if self.max_table_bytes is not None:
-            return fastest_cut(self.candidates, self.values, self.max_table_bytes)
+            reads = {node.name: row_bytes_of(node, self.facts) for node in self.values}
+            works = {node.name: work(node, self.facts) for node in self.values}
+            return fastest_cut(self.candidates, reads, works, self.max_table_bytes)
         weights = {storage: self._weight_bytes(storage) for storage in self.consumers.sizes}
         return cheapest_cut(self.candidates, weights)
 
@@ -99,9 +101,11 @@ class Choice:
 
     def parts(self, values: Sequence[Node]) -> list[list[Node]]:
         """`values` in groups that share an ancestor or state: what is decided, applied and undone together."""
-        groups: list[tuple[set[Node], list[Node]]] = []
+        groups: list[tuple[set[object], list[Node]]] = []
         for node in values:
-            reach = {each for each in ancestors([node]) if unmoved(each).op != "placeholder"}
+            own = {each for each in ancestors([node]) if unmoved(each).op != "placeholder"}
+            names = [str(each.target) for each in own if each.op == "get_attr"]
+            reach: set[object] = {*own, *(self.consumers.storages[name] for name in names if name in self.consumers.storages)}
             members = [node]
             apart = []
             for other, others in groups:
@@ -118,6 +122,14 @@ class Choice:
         return [
             node for node in ends if self.facts[node].token_only and self.computes(node) and self._table_bytes(node) is not None
         ]
+
+    def too_many(self) -> list[Node]:
+        """Demanded values over several token inputs with more combinations than a table may have rows."""
+        ends = dict.fromkeys(unmoved(node) for node in self.demanded)
+        return [node for node in ends if len(self.facts[node].tokens) > 1 and self._combinations(node) > self.largest_product]
+
+    def _combinations(self, node: Node) -> int:
+        return prod(self.program.tokens[name].rows for name in self.facts[node].tokens)
 
     def computes(self, node: Node) -> bool:
         """More than the ids, or rows read straight from stored state."""
@@ -192,7 +204,7 @@ class Choice:
         fact = self.facts[node]
         if fact.rows is None or any(isinstance(a, Uniform) and not is_static(a) for dim in fact.rows for a in dim):
             return None
-        rows = prod(self.program.tokens[name].rows for name in fact.tokens)
+        rows = self._combinations(node)
         if len(fact.tokens) > 1 and rows > self.largest_product:
             return None
         row_bytes = self.region_of(node).width(node) * self._item_bytes(node)

@@ -54,11 +54,18 @@ class FoldTokens:
         max_table_bytes: None: a rewrite must save bytes. A number: the objective is latency; the cut minimises bytes
             read and operations a token with tables of at most so many bytes, and the pipeline keeps the result only
             if it measures faster.
+
+    Raises:
+        ValueError: a negative budget.
     """
 
     largest_product: int = LARGEST_PRODUCT
     max_table_bytes: int | None = None
     name: ClassVar[str] = "fold_tokens"
+
+    def __post_init__(self) -> None:
+        if self.max_table_bytes is not None and self.max_table_bytes < 0:
+            raise ValueError(f"max_table_bytes must not be negative, got {self.max_table_bytes}")
 
     def run(self, program: Program, context: PassContext) -> PassResult:
         """Apply each connected part of the optimal choice that pays; say why for every other part."""
@@ -83,6 +90,11 @@ class FoldTokens:
         for part in choice.parts(frontier):
             if not ancestors(part) & tabulated:
                 outcomes.append(self._end(choice, part, Status.REFUSED, *_arithmetic(choice, part)))
+        for node in choice.too_many():
+            combinations = choice.region_of(node).domain
+            reason = f"a table would have {combinations} rows, more than largest_product={self.largest_product}"
+            outcomes.append(self._end(choice, [node], Status.REFUSED, reason, {"rows": combinations}))
+            frontier.append(node)
         for name in choice.program.tokens:
             if not any(name in choice.facts[node].tokens for node in frontier):
                 reason = "no token-only computation beyond the table reads themselves"
@@ -182,7 +194,7 @@ def _arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, An
 def _work_saved(choice: Choice, part: Sequence[Node]) -> str:
     """Multiply-adds that leave every token, against the elements now gathered."""
     gone = [node for node in choice.values if node not in needed_without(choice.program.graph, part)]
-    products = sum(multiply_adds(node) for node in gone)
+    products = sum(multiply_adds(node, choice.facts) for node in gone)
     gathered = sum(choice.region_of(node).width(node) for node in part)
     return f"{products:,} multiply-adds a token become a gather of {gathered:,} elements"
 

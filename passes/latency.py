@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import Node
 
 from ..analysis.example import Example
+from ..analysis.facts import Facts
+from ..analysis.rows import is_static
 from .cut import Candidate, Cut, cheapest_cut
 from .region import moved
 
@@ -32,7 +36,7 @@ _CONTRACTIONS = (
 WARM_UP, LEAST_ROUNDS, SECONDS = 3, 15, 1.0
 
 
-def work(node: Node) -> int:
+def work(node: Node, facts: Facts) -> int:
     """Bytes read plus floating-point operations to compute a value for one token.
 
     A product with stored factors reads them and costs a multiplication and an addition an element; a table read costs
@@ -40,47 +44,53 @@ def work(node: Node) -> int:
     """
     if node.op == "placeholder" or moved(node) is not None or not isinstance(node.meta["val"], torch.Tensor):
         return 0
-    row = _static_elements(node.meta["val"])
     if node.target not in _CONTRACTIONS:
-        return row * int(node.meta["val"].element_size())
-    return sum(int(factor.numel()) * (2 + int(factor.element_size())) for factor in _stored_factors(node))
+        return row_bytes_of(node, facts)
+    return sum(int(factor.numel()) * (2 + int(factor.element_size())) for factor in _stored_factors(node, facts))
 
 
-def multiply_adds(node: Node) -> int:
+def multiply_adds(node: Node, facts: Facts) -> int:
     """Multiplications with stored matrices that computing a value for one token takes."""
-    return sum(int(f.numel()) for f in _stored_factors(node) if f.dim() > 1) if node.target in _CONTRACTIONS else 0
+    return sum(int(f.numel()) for f in _stored_factors(node, facts) if f.dim() > 1) if node.target in _CONTRACTIONS else 0
 
 
-def _stored_factors(node: Node) -> list[torch.Tensor]:
-    factors = [o.meta["val"] for o in node.all_input_nodes if isinstance(o.meta.get("val"), torch.Tensor)]
-    return [factor for factor in factors if all(isinstance(size, int) for size in factor.shape)]
+def _stored_factors(node: Node, facts: Facts) -> list[torch.Tensor]:
+    return [o.meta["val"] for o in node.all_input_nodes if facts[o].constant and isinstance(o.meta.get("val"), torch.Tensor)]
 
 
-def _static_elements(value: torch.Tensor) -> int:
-    result = 1
-    for size in value.shape:
-        result *= size if isinstance(size, int) else 1
-    return result
+def row_bytes_of(node: Node, facts: Facts) -> int:
+    """Bytes of a value for one token."""
+    rows = facts[node].rows
+    if rows is None:
+        return 0
+    elements = prod(int(atom.size) for dim in rows for atom in dim if is_static(atom))
+    return elements * int(node.meta["val"].element_size())
 
 
-def fastest_cut(candidates: Sequence[Candidate], values: Sequence[Node], max_table_bytes: int) -> Cut:
+def fastest_cut(
+    candidates: Sequence[Candidate], row_bytes: Mapping[Any, int], work_of: Mapping[Any, int], max_table_bytes: int
+) -> Cut:
     """The choice with the least work a token whose tables fit the budget.
 
     The budget enters with a price per byte, the smallest at which the tables fit (found by bisection): the result is
     optimal among the choices on the lower convex hull of (table bytes, work).
+
+    Args:
+        candidates: the values, with the bytes of their tables.
+        row_bytes: what looking a value up reads, by name.
+        work_of: what computing it takes, by name.
+        max_table_bytes: the budget.
+
+    Raises:
+        ValueError: a negative budget.
     """
+    if max_table_bytes < 0:
+        raise ValueError(f"max_table_bytes must not be negative, got {max_table_bytes}")
     table_bytes = {candidate.name: candidate.table or 0 for candidate in candidates}
-    costs = {node.name: (_row_bytes(node), work(node)) for node in values}
 
     def cut(price: int) -> Cut:
         priced = [
-            replace(
-                candidate,
-                table=None if candidate.table is None else (costs[str(candidate.name)][0] << 20) + price * candidate.table,
-                weights=(),
-                online=costs[str(candidate.name)][1] << 20,
-            )
-            for candidate in candidates
+            value if value.given else _priced(value, row_bytes[value.name], work_of[value.name], price) for value in candidates
         ]
         return cheapest_cut(priced, {})
 
@@ -100,9 +110,10 @@ def fastest_cut(candidates: Sequence[Candidate], values: Sequence[Node], max_tab
     return found
 
 
-def _row_bytes(node: Node) -> int:
-    value = node.meta["val"]
-    return _static_elements(value) * int(value.element_size()) if isinstance(value, torch.Tensor) else 0
+def _priced(value: Candidate, row_bytes: int, work: int, price: int) -> Candidate:
+    """The value with its costs a token, scaled so that the price of a byte of table can be a small integer."""
+    table = None if value.table is None else (row_bytes << 20) + price * value.table
+    return replace(value, table=table, weights=(), online=work << 20)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.fx import Node
 from ..analysis.facts import Facts
 from ..analysis.program import Domain, Program
 from ..analysis.rows import Atom, Rows, TokenAxis, is_static
-from ..analysis.rules import MOVES, RULES, Call
+from ..analysis.rules import FIRST_ONLY, MOVES, RULES, Call
 from ..analysis.tokens import TableLookup, table_lookups
 from ..runtime.lookup import LOOKUP
 
@@ -83,8 +83,13 @@ def ancestors(nodes: Iterable[Node]) -> set[Node]:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(operand for operand in node.all_input_nodes if not is_size(operand))
+            stack.extend(operand for operand in value_operands(node) if not is_size(operand))
     return found
+
+
+def value_operands(node: Node) -> list[Node]:
+    """The operands whose values, and not only whose dtype, an operation reads."""
+    return node.all_input_nodes[:1] if node.target in FIRST_ONLY else node.all_input_nodes
 
 
 @dataclass(frozen=True)

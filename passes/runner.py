@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -10,9 +11,9 @@ import sympy
 import torch
 from torch.fx import Node
 
-from .._torch import size_expression
-from ..analysis.rows import TokenAxis
-from .region import Region, RegionError, ancestors, is_size
+from .._torch import size_expression, static_size
+from ..analysis.rows import Atom, TokenAxis
+from .region import Region, RegionError, ancestors, is_size, value_operands
 
 Ids = Mapping[str, torch.Tensor]
 """Token ids by input name."""
@@ -35,7 +36,7 @@ class RegionRunner:
         needed = ancestors(self.wanted)
         self._constants: dict[Node, Any] = {}
         self._steps: list[tuple[Node, list[Node]]] = []
-        last_reader = {operand: node for node in region.facts if node in needed for operand in node.all_input_nodes}
+        last_reader = {operand: node for node in region.facts if node in needed for operand in value_operands(node)}
         for node in region.facts:
             if node not in needed or node in region.inputs:
                 continue
@@ -46,7 +47,7 @@ class RegionRunner:
                     self._constants[node] = self._evaluate(node, self._constants, {})
                 continue
             done = [
-                o for o in node.all_input_nodes if last_reader[o] is node and o not in self._constants and o not in self.wanted
+                o for o in value_operands(node) if last_reader[o] is node and o not in self._constants and o not in self.wanted
             ]
             self._steps.append((node, done))
 
@@ -90,8 +91,10 @@ class RegionRunner:
                 raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(shape)}")
             return value.reshape(count, width)
         atoms = [atom for dim in self.region.rows(node) for atom in dim]
-        symbols = self._symbols(ids)
-        sizes = [int(atom.size.subs(symbols)) for atom in atoms]
+        sizes = [_extent(atom, ids) for atom in atoms]
+        if prod(sizes) != value.numel():
+            shapes = ", ".join(str(list(each.shape)) for each in ids.values())
+            raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {shapes}")
         order = [*self.region.token_order(atoms), *(i for i, atom in enumerate(atoms) if not isinstance(atom, TokenAxis))]
         return value.reshape(sizes).permute(order).reshape(count, width)
 
@@ -100,7 +103,7 @@ class RegionRunner:
 
     def _is_fixed(self, node: Node) -> bool:
         """The same for ids of every shape: no operand is a symbolic size, or made with one."""
-        tensors = [operand for operand in node.all_input_nodes if not isinstance(operand.meta.get("val"), int | float)]
+        tensors = [operand for operand in value_operands(node) if not isinstance(operand.meta.get("val"), int | float)]
         return all(operand in self._constants for operand in tensors)
 
     def _symbols(self, ids: Ids) -> dict[sympy.Expr, int]:
@@ -111,6 +114,7 @@ class RegionRunner:
             size_expression(size): actual
             for node in self.region.inputs
             for size, actual in zip(node.meta["val"].shape, ids[node.name].shape, strict=True)
+            if static_size(size) is None
         }
 
     def _evaluate(self, node: Node, values: dict[Node, Any], symbols: dict[sympy.Expr, int]) -> Any:
@@ -118,10 +122,32 @@ class RegionRunner:
             return attrgetter(str(node.target))(self.region.program.module)
 
         def value(argument: Node) -> Any:
-            return _size(argument, symbols) if is_size(argument) else values[argument]
+            if is_size(argument):
+                return _size(argument, symbols)
+            return values[argument] if argument in value_operands(node) else _like(argument)
 
         target: Callable[..., Any] = node.target  # type: ignore[assignment]
         return target(*torch.fx.node.map_arg(node.args, value), **torch.fx.node.map_arg(node.kwargs, value))
+
+
+def _extent(atom: Atom, ids: Ids) -> int:
+    """The size of an atom in a call: of a whole token axis the size the ids have there.
+
+    Raises:
+        RegionError: an axis of symbolic length is split.
+    """
+    if isinstance(atom, TokenAxis) and atom.size == atom.whole:
+        name, dim = min(pair for pair in atom.axes if pair[0] in ids)
+        return ids[name].shape[dim]
+    if not atom.size.is_Integer:
+        raise RegionError(f"a view splits an axis of symbolic length, {atom}")
+    return int(atom.size)
+
+
+def _like(node: Node) -> torch.Tensor:
+    """A stand-in for an operand of which only dtype and device are read."""
+    traced = node.meta["val"]
+    return torch.empty(0, dtype=traced.dtype, device=traced.device)
 
 
 def _size(node: Node, symbols: dict[sympy.Expr, int]) -> Any:

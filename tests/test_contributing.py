@@ -28,7 +28,9 @@ def run(script: str) -> None:
 
 def test_every_block_runs() -> None:
     script = "\n".join(blocks((ROOT / "CONTRIBUTING.md").read_text()))
-    assert "@RULES.rule" in script and "Pipeline(" in script and "def lower" in script
+    assert "@RULES.rule" in script
+    assert "Pipeline(" in script
+    assert "def lower" in script
     run(script)
 
 

@@ -140,7 +140,7 @@ def test_operands_broadcast(layouts: list[Rows], shown: str) -> None:
 )
 def test_operands_that_do_not_line_up_are_refused(layouts: list[Rows], position: bool, why: str) -> None:
     for order in (layouts, layouts[::-1]):
-        with pytest.raises(LayoutMismatch, match=why if order is layouts else "") as refusal:
+        with pytest.raises(LayoutMismatch, match=why if order is layouts else ".") as refusal:
             broadcast(order)
         assert refusal.value.position is position
 

@@ -118,7 +118,7 @@ class TwoNames(Block):
 
 
 class Closure(Block):
-    """The rows are those of a tensor that a function encloses: nobody registered it, so no fold can free it."""
+    """A function encloses the rows: nobody registered them, so no fold can free them."""
 
     def share(self, weight: nn.Parameter) -> None:
         if weight is self.embedding.weight:
@@ -128,7 +128,7 @@ class Closure(Block):
 
 
 class NonPersistent(Block):
-    """The state dict does not hold the rows, so folding them away shrinks no checkpoint."""
+    """The state dict does not hold the rows: no checkpoint shrinks."""
 
     def share(self, weight: nn.Parameter) -> None:
         self.register_buffer("table", self.embedding.weight.detach(), persistent=weight is not self.embedding.weight)
@@ -192,6 +192,8 @@ def fold(model: nn.Module, agree: Agree, owner: nn.Module | None = None) -> fold
     storage = result.report.to_dict()["storage"]
     assert storage["before"] == measured(model)
     assert storage["after"] == measured(result.module, model)
+    for figures in [each["figures"] for each in result.report.to_dict()["outcomes"] if each["status"] == "refused"]:
+        assert any(figures[f"{count}_after"] >= figures[f"{count}_before"] for count in ("logical", "backing"))
     return result
 
 
@@ -227,8 +229,6 @@ def test_what_is_read_elsewhere_survives_a_fold_that_pays_without_it(block: type
 
 
 class WeightNorm(Block):
-    """The embedding's rows are direction · magnitude; in the trap the context reads the rows, too."""
-
     def share(self, weight: nn.Parameter) -> None:
         self.trap = weight is self.embedding.weight
         weight_norm(self.embedding)

@@ -105,7 +105,7 @@ def random_plan(number: int) -> Plan:
     whole = [place for place in range(last) if plan.values[place].operation != "half"]
     plan.outputs = rng.sample(whole, rng.choice((0, 0, 1, 2)))
     fitting = [name for name, (kind, _, width, _) in plan.modules.items() if (kind, width) == ("linear", HIDDEN)]
-    plan.held = rng.choice([*fitting, ""])
+    plan.held = rng.choice([*fitting, *fitting, ""])
     return plan
 
 
@@ -193,6 +193,30 @@ def test_the_sample_holds_every_kind_of_ending() -> None:
         kept = price(plan, best) > plan.vocabulary * FLOAT * sum(plan.values[place].width for place in best)
         kinds.add((min(len(best), 2), kept))
     assert kinds == {(0, True), (1, True), (1, False), (2, True), (2, False)}
+
+
+class Held(nn.Module):
+    """Two narrow columns and a projection of an embedding that another name may hold in memory."""
+
+    def __init__(self, held: bool) -> None:
+        super().__init__()
+        self.embedding, self.project = nn.Embedding(13, 16), nn.Linear(16, 24)
+        self.unread = self.embedding.weight if held else None
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = self.embedding(ids)
+        return torch.sin(self.project(rows)).cumsum(1).mean(-1) + (rows[..., 0] * rows[..., 1]).cumsum(1)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_memory_that_is_held_anyway_costs_nothing_to_read(held: bool, agree: Agree) -> None:
+    """Then one table is enough; else two, and the embedding goes."""
+    model, args = Held(held), (torch.randint(13, (3, 5)),)
+    result = foldfx.compile(model, [foldfx.Example(args)], dynamic=False)
+    agree(model(*args), result.module(*args), max_abs=1e-5, relative_l2=1e-5)
+    projected, product, rows = 13 * 24 * FLOAT, 13 * FLOAT, 13 * 16 * FLOAT
+    assert result.report.to_dict()["storage"]["after"]["backing"] == projected + (rows if held else product)
 
 
 class Halves(nn.Module):

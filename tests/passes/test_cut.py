@@ -33,7 +33,7 @@ class Optimum:
 def random_problem() -> Problem:
     """Values that read earlier values and shared weights; some weights are held by others and cost nothing to keep."""
     size = random.randint(2, LARGEST)
-    timed, rare_tables = random.random() < 0.3, random.random() < 0.3
+    timed, rare_tables, most = random.random() < 0.3, random.random() < 0.3, random.choice((3, 24))
     weights = {f"w{number}": random.choice((0, random.randint(1, 60), random.randint(1, 60))) for number in range(5)}
     values = [Candidate("ids", None, given=True, demanded=random.random() < 0.05)]
     for number in range(1, size):
@@ -43,7 +43,7 @@ def random_problem() -> Problem:
         values.append(
             Candidate(
                 f"v{number}",
-                None if random.random() < (0.5 if rare_tables else 0.1) else random.randint(1, 24),
+                None if random.random() < (0.5 if rare_tables else 0.1) else random.randint(1, most),
                 tuple(random.sample(recent, 1 if moves else random.randint(1, min(3, len(recent))))),
                 () if moves else tuple(random.sample(sorted(weights), random.choice((0, 0, 1, 1, 2)))),
                 demanded=number == size - 1 or random.random() < 0.25,
@@ -139,6 +139,15 @@ def test_a_tie_stays_behind_a_mere_rearrangement() -> None:
     """A table of what is rearranged serves as well, and as cheaply; where the rearranged value is smaller, it does not."""
     assert chain("c", 7, 7, 7, moves=frozenset("c")).tables == {"b"}
     assert chain("c", 7, 7, 6, moves=frozenset("c")).tables == {"c"}
+
+
+def test_a_tie_looks_up_the_fewest_tables() -> None:
+    """Three parts of one value, at 1 + 2 + 4 bytes against 7; one byte more for the whole, and they stand alone."""
+    for whole, tables in ((7, {"a"}), (8, {"b", "c", "d"})):
+        values = [Candidate("ids", None, given=True), Candidate("a", whole, ("ids",), ("E",))]
+        parts = zip("bcd", (1, 2, 4), strict=True)
+        values += [Candidate(name, table, ("a",), demanded=True, moves=True) for name, table in parts]
+        assert cheapest_cut(values, {"E": 100}).tables == tables
 
 
 def test_a_value_demanded_twice_over_is_paid_once() -> None:

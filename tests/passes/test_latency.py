@@ -243,7 +243,7 @@ def test_the_fastest_cut_fits_and_no_choice_of_its_size_is_faster(batch: int) ->
             node.meta["val"] = torch.empty(1, dtype=torch.int64)
         stored, spent = every_choice(candidates, rows, work)
         budget = random.choice((0, int(stored.max()), random.randint(0, int(stored.max()))))
-        cut = fastest_cut(candidates, nodes, budget)
+        cut = fastest_cut(candidates, rows, work, budget)
         tables = sum(value.table or 0 for value in candidates if value.name in cut.tables)
         found = sum(rows[str(name)] for name in cut.tables) + sum(work[str(name)] for name in cut.online - {"ids"})
         assert tables <= budget

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import foldfx
+from foldfx.analysis.program import GUARDS, NoGuards
 from foldfx.errors import TokenInputError, UnreachableTokenError
 from foldfx.passes import PassContext, PassResult
 from foldfx.passes.runner import RegionRunner
@@ -88,6 +89,16 @@ def test_an_unreachable_id_is_named(reachable: tuple[int, ...]) -> None:
     assert isinstance(caught.value, IndexError)
     with pytest.raises(UnreachableTokenError, match="id 40 and 1 more"):
         result.module(torch.tensor([reachable[:5], (41, 40, 40, *reachable[:2]), reachable[:5]]))
+
+
+@pytest.mark.parametrize("reachable", [SUBSET, PREFIX], ids=["subset", "prefix"])
+def test_an_unreachable_id_has_no_row_where_nothing_checks_it(reachable: tuple[int, ...]) -> None:
+    """A traced program has no guard in front; the lookup raises."""
+    module = fold(Model(), reachable).module
+    module.add_submodule(GUARDS, NoGuards())
+    for token in {*range(VOCABULARY)} - {*reachable}:
+        with pytest.raises(IndexError):
+            module(with_id(token, reachable))
 
 
 @pytest.mark.parametrize("reachable", [SUBSET, PREFIX, None], ids=["subset", "prefix", "all"])
