@@ -36,6 +36,7 @@ demo: $(READY)
 
 lint: $(READY)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy -p foldfx
 
 # What the wheel must hold is read from pyproject.toml and the tree; then every package is imported from the wheel.
