@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Graph, Node
 
-from .._torch import schema_arguments, static_size
+from .._torch import schema_arguments, size_expression, static_size
 from ..errors import TokenInputError
 from .program import Domain
 from .provenance import where
@@ -160,9 +160,19 @@ def _origins(graph: Graph) -> dict[Node, tuple[frozenset[str], bool]]:
             continue
         tensors = [result[o] for o in node.all_input_nodes if isinstance(o.meta.get("val"), torch.Tensor)]
         names = frozenset[str]().union(*(origin for origin, _ in tensors))
-        shape_only = node.target in _SHAPE_ONLY and _is_integer(node) and all(same for _, same in tensors)
+        moves = node.target in _SHAPE_ONLY or _keeps_all(node)
+        shape_only = moves and _is_integer(node) and all(same for _, same in tensors)
         result[node] = names, shape_only
     return result
+
+
+def _keeps_all(node: Node) -> bool:
+    """A slice of everything, as `ids[:, None]` makes one."""
+    if node.target is not aten.slice.Tensor:
+        return False
+    operand = node.args[0]
+    assert isinstance(operand, Node)
+    return list(map(size_expression, operand.meta["val"].shape)) == list(map(size_expression, node.meta["val"].shape))
 
 
 def _inferred(lookups: list[TableLookup]) -> Domain:

@@ -207,7 +207,7 @@ class Choice:
         rows = self._combinations(node)
         if len(fact.tokens) > 1 and rows > self.largest_product:
             return None
-        row_bytes = self.region_of(node).width(node) * self._item_bytes(node)
+        row_bytes = self.region_of(node).width(node) * self.item_bytes(node)
         distinct = self._distinct.rows(node)
         if distinct == 1:
             return row_bytes
@@ -218,7 +218,7 @@ class Choice:
     def _distinct(self) -> DistinctRows:
         return DistinctRows(self.program, self.facts)
 
-    def _item_bytes(self, node: Node) -> int:
+    def item_bytes(self, node: Node) -> int:
         """Bytes an element takes in a table; indices and stored integers take no more than their range needs."""
         traced = node.meta["val"]
         if (largest := largest_integer(node, self.program)) is None:

@@ -87,10 +87,10 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
         ValueError: a demanded value can be neither computed nor tabulated.
     """
     wanted = _needed(candidates)
-    scale = 8 * (len(wanted) + 1)
+    values = _contracted(wanted, scale=8 * (len(wanted) + 1))
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(("source", "sink"))
-    for value in wanted:
+    for value in values:
         y, x = ("y", value.name), ("x", value.name)
         if value.demanded:
             graph.add_edge("source", y)
@@ -99,25 +99,86 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
         if value.table is None:
             graph.add_edge(y, x)
         else:
-            graph.add_edge(y, x, capacity=value.table * scale + 4 + 1 + value.moves)
-        if (work := value.online * scale + (0 if value.moves else 4)) > 0:
-            graph.add_edge(x, "sink", capacity=work)
+            graph.add_edge(y, x, capacity=value.table)
+        if value.online:
+            graph.add_edge(x, "sink", capacity=value.online)
         for operand in value.operands:
             graph.add_edge(x, ("y", operand))
         for weight in value.weights:
             if weights[weight]:
                 graph.add_edge(x, ("z", weight))
-                graph.add_edge(("z", weight), "sink", capacity=weights[weight] * scale)
+                graph.add_edge(("z", weight), "sink", capacity=weights[weight] * value.scale)
     try:
         _, (ones, _) = nx.minimum_cut(graph, "source", "sink", flow_func=preflow_push)
     except nx.NetworkXUnbounded as error:
         raise ValueError("a demanded value can be neither computed nor tabulated") from error
-    online = frozenset(value.name for value in wanted if ("x", value.name) in ones)
-    tables = frozenset(v.name for v in wanted if ("y", v.name) in ones and v.name not in online and not v.given)
+    online = frozenset(name for value in values if ("x", value.name) in ones for name in value.members)
+    tables = frozenset(v.name for v in values if ("y", v.name) in ones and v.name not in online and not v.given)
     kept = frozenset(weight for value in wanted if value.name in online for weight in value.weights)
     cost = sum(value.table or 0 for value in wanted if value.name in tables)
     cost += sum(value.online for value in wanted if value.name in online)
     return Cut(tables, online, kept, cost + sum(weights[weight] for weight in kept))
+
+
+@dataclass
+class _Value:
+    """A value of the flow problem, costs scaled so that the tie breakers fit below one unit of cost.
+
+    It stands for `members`: values computed online exactly when it is.
+    """
+
+    name: Name
+    table: int | None
+    online: int
+    operands: set[Name]
+    weights: set[Name]
+    demanded: bool
+    given: bool
+    members: list[Name]
+    scale: int
+
+
+def _contracted(wanted: Sequence[Candidate], scale: int) -> list[_Value]:
+    """The same problem with fewer values.
+
+    A value p with one reader v, and demanded by nobody, is needed exactly when v is computed. Where a table of p and
+    then computing v costs no less than a table of v, some optimum has no table of p: p is computed with v, and both
+    become one. Done from the last value to the first, this takes whole chains and diamonds into one.
+    """
+    values = {each.name: _scaled(each, scale) for each in wanted}
+    readers: dict[Name, set[Name]] = {name: set() for name in values}
+    for value in values.values():
+        for operand in value.operands:
+            readers[operand].add(value.name)
+    for p in reversed(list(values.values())):
+        if p.given or p.demanded or len(readers[p.name]) != 1:
+            continue
+        v = values[next(iter(readers[p.name]))]
+        if p.table is not None and (v.table is None or p.table + v.online < v.table):
+            continue
+        v.online += p.online
+        v.operands = (v.operands - {p.name}) | p.operands
+        v.weights |= p.weights
+        v.members += p.members
+        for operand in p.operands:
+            readers[operand] = (readers[operand] - {p.name}) | {v.name}
+        del values[p.name]
+    return list(values.values())
+
+
+def _scaled(value: Candidate, scale: int) -> _Value:
+    """With the tie breakers: a lookup or an operation counts 4, a table 1, one behind a mere rearrangement 1 more."""
+    return _Value(
+        value.name,
+        None if value.table is None else value.table * scale + 4 + 1 + value.moves,
+        value.online * scale + (0 if value.moves else 4),
+        set(value.operands),
+        set(value.weights),
+        value.demanded,
+        value.given,
+        [value.name],
+        scale,
+    )
 
 
 def _needed(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -126,7 +126,8 @@ class FoldTokens:
         copy_nodes = {node.name: node for node in copy.graph.nodes}
         removed = sweep(copy.module, [copy_nodes[node.name] for node in nodes], choice.consumers.pinned)
         copy.module.recompile()
-        if self.max_table_bytes is None and not measure_program(copy).below(before):
+        over = self.max_table_bytes is not None and table_bytes > self.max_table_bytes
+        if over or (self.max_table_bytes is None and not measure_program(copy).below(before)):
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         context.fuel.take(rewrite_name)
         balance = _balance(choice, nodes, removed)
@@ -142,7 +143,6 @@ class FoldTokens:
         """A copy of the program that looks `nodes` up, its old computation still in place."""
         copy = choice.program.copy()
         tables: list[Tables] = []
-        table_bytes = 0
         held = sum(tensor.numel() * tensor.element_size() for tensor in copy.module.state_dict().values())
         for group in _by_index(choice, nodes):
             region = choice.region_of(group[0])
@@ -237,6 +237,6 @@ def _balance(choice: Choice, part: Sequence[Node], freed: Sequence[str]) -> Brea
     for node in part:
         region = choice.region_of(node)
         whole = len(inputs) == 1 and domain.reachable is None
-        term = node.name, region.width(node), int(node.meta["val"].element_size())
+        term = node.name, region.width(node), choice.item_bytes(node)
         tables.append((term, None if whole else region.domain))
     return break_even(rows, fixed, tables)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -77,13 +77,18 @@ def is_size(node: Node) -> bool:
 
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
     """`nodes` and every value they are computed from; sizes are not followed."""
+    return closure(nodes, lambda node: [operand for operand in value_operands(node) if not is_size(operand)])
+
+
+def closure(nodes: Iterable[Node], operands: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """`nodes` and everything reached from them through `operands`."""
     found: set[Node] = set()
     stack = list(nodes)
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(operand for operand in value_operands(node) if not is_size(operand))
+            stack.extend(operands(node))
     return found
 
 

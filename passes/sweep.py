@@ -7,19 +7,13 @@ from collections.abc import Collection, Iterable
 from torch.fx import Graph, GraphModule, Node
 
 from .._torch import is_mutable, is_overload
-from .region import is_metadata_check
+from .region import closure, is_metadata_check
 
 
 def needed_without(graph: Graph, replaced: Collection[Node]) -> set[Node]:
     """The nodes still needed when `replaced` come from somewhere else: backwards from outputs, writes and checks."""
-    needed: set[Node] = set()
-    stack = [node for node in graph.nodes if not _is_pure(node) and not is_metadata_check(node)]
-    while stack:
-        node = stack.pop()
-        if node not in needed and node not in replaced:
-            needed.add(node)
-            stack.extend(node.all_input_nodes)
-    return needed
+    kept = [node for node in graph.nodes if not _is_pure(node) and not is_metadata_check(node)]
+    return closure(kept, lambda node: [operand for operand in node.all_input_nodes if operand not in replaced])
 
 
 def freed_by(graph: Graph, replaced: Collection[Node]) -> list[str]:
@@ -41,7 +35,7 @@ def sweep(copy: GraphModule, replaced: Iterable[Node], keep: Collection[str] = (
     Returns:
         The names of the state removed.
     """
-    candidates = _closure(replaced)
+    candidates = closure(replaced, lambda node: node.all_input_nodes)
     removed: list[str] = []
     for node in reversed(list(copy.graph.nodes)):
         if node not in candidates or not _is_pure(node) or (node.op == "get_attr" and str(node.target) in keep):
@@ -57,17 +51,6 @@ def sweep(copy: GraphModule, replaced: Iterable[Node], keep: Collection[str] = (
     for name in gone:
         _delete_state(copy, name)
     return gone[::-1]
-
-
-def _closure(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
 
 
 def _is_pure(node: Node) -> bool:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, Node
 
 import foldfx
+from foldfx.analysis import analyze_program
 from foldfx.passes import latency
 from foldfx.passes.cut import Candidate
 from foldfx.passes.latency import Timing, fastest_cut, measure_side_by_side
@@ -22,7 +22,6 @@ VOCABULARY, WIDTH, OUT, FLOAT = 50, 96, 8, 4
 TABLE, PRODUCTS = VOCABULARY * OUT * FLOAT, WIDTH * WIDTH + WIDTH * OUT
 SLOWER, FASTER, EQUAL = Timing(1e-3, 2.5e-3, 15), Timing(2.5e-3, 1e-3, 15), Timing(1e-3, 1e-3, 15)
 Agree = Callable[..., None]
-aten = torch.ops.aten
 
 
 class Router(nn.Module):
@@ -94,6 +93,20 @@ def test_the_budget_is_kept(budget: int, agree: Agree, monkeypatch: pytest.Monke
     assert f"{PRODUCTS:,} multiply-adds a token become a gather of {OUT} elements" in reason(result)
     if not result.accepted:
         assert f"{TABLE:,} B, the budget is {budget:,} B" in reason(result)
+
+
+@pytest.mark.parametrize("some", [True, False], ids=["a subset of the ids", "all ids"])
+def test_the_budget_counts_all_that_a_fold_adds(some: bool, agree: Agree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers that say which row a reachable id has are bytes like those of the rows."""
+    monkeypatch.setattr("foldfx.passes.pipeline.measure_side_by_side", lambda *_: FASTER)
+    reachable = range(10, 20) if some else range(VOCABULARY)
+    rows, numbers = len(reachable) * OUT * FLOAT, VOCABULARY if some else 0
+    for budget, kept in ((rows + numbers, True), (rows + numbers - 1, False)):
+        example = foldfx.Example((torch.randint(10, 20, (3, 5)), torch.randn(3, 5, WIDTH)))
+        token = foldfx.TokenInput("ids", reachable=reachable)
+        result = foldfx.compile(Router(), [example], tokens=[token], objective="latency", max_table_bytes=budget)
+        added = [tensor for name, tensor in result.module.state_dict().items() if name.startswith("foldfx_tables")]
+        assert sum(tensor.numel() * tensor.element_size() for tensor in added) == (rows + numbers if kept else 0)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -188,33 +201,29 @@ def test_the_text_of_a_measurement() -> None:
     )
 
 
-def random_values() -> tuple[list[Candidate], list[Node], dict[str, int], dict[str, int]]:
-    """Candidates, nodes, bytes of a row, and work a token: a row's bytes, or 2 operations and 4 bytes a stored factor."""
-    graph, rows, work = Graph(), {}, {}
-    ids = graph.placeholder("ids")
-    candidates, nodes = [Candidate("ids", None, given=True)], [ids]
-    widths = {"ids": 1}
-    vocabulary = random.choice((3, 40))
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_work_of_one_token(dynamic: bool) -> None:
+    """A product costs two operations and four bytes a stored number, a read its row, anything else a row's bytes."""
+    program = foldfx.capture(Router(), call(), dynamic=dynamic)
+    facts = analyze_program(program)
+    spent = [latency.work(node, facts) for node in facts if facts[node].token_only]
+    products = [(WIDTH + 1) * WIDTH * (2 + FLOAT), (WIDTH + 1) * OUT * (2 + FLOAT)]
+    assert spent == [0, WIDTH * FLOAT, *products]
+
+
+def random_values() -> tuple[list[Candidate], dict[str, int], dict[str, int]]:
+    """Candidates, bytes of their rows, and work a token."""
+    rows, work = {}, {}
+    candidates, vocabulary = [Candidate("ids", None, given=True)], random.choice((3, 40))
     for number in range(random.randint(2, 8)):
-        read = random.sample(nodes, random.choice((1, 1, 2)) if len(nodes) > 1 else 1)
-        width, name = random.choice((2, 4, 8)), f"v{number}"
-        if random.random() < 0.5:
-            inner = widths[read[0].name]
-            weight = graph.get_attr(f"w{number}")
-            weight.meta["val"] = torch.empty(width, inner)
-            read = read[:1]
-            node = graph.create_node("call_function", aten.linear.default, (*read, weight), name=name)
-            work[name] = width * inner * (2 + FLOAT)
-        else:
-            node = graph.create_node("call_function", aten.add.Tensor, tuple(read), name=name)
-            work[name] = width * FLOAT
-        node.meta["val"] = torch.empty(width)
-        widths[name], rows[name] = width, width * FLOAT
-        demanded = random.random() < 0.3 or number == 0
+        name, width = f"v{number}", random.choice((2, 4, 8))
+        read = random.sample([value.name for value in candidates], random.choice((1, 1, 2)) if number else 1)
+        rows[name] = width * FLOAT
+        work[name] = random.choice((width * FLOAT, width * random.choice((2, 4, 8)) * (2 + FLOAT)))
         table = None if random.random() < 0.1 else vocabulary * width * FLOAT
-        candidates.append(Candidate(name, table, tuple(each.name for each in read), (f"w{number}",), demanded))
-        nodes.append(node)
-    return candidates, nodes, rows, work
+        demanded = random.random() < 0.3 or number == 0
+        candidates.append(Candidate(name, table, tuple(read), (f"w{number}",), demanded))
+    return candidates, rows, work
 
 
 def every_choice(candidates: list[Candidate], rows: dict[str, int], work: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -238,9 +247,7 @@ def every_choice(candidates: list[Candidate], rows: dict[str, int], work: dict[s
 def test_the_fastest_cut_fits_and_no_choice_of_its_size_is_faster(batch: int) -> None:
     """Nor is it slower than no tables at all; where everything fits, nothing is faster."""
     for _ in range(60):
-        candidates, nodes, rows, work = random_values()
-        for node in nodes[:1]:
-            node.meta["val"] = torch.empty(1, dtype=torch.int64)
+        candidates, rows, work = random_values()
         stored, spent = every_choice(candidates, rows, work)
         budget = random.choice((0, int(stored.max()), random.randint(0, int(stored.max()))))
         cut = fastest_cut(candidates, rows, work, budget)
