@@ -24,6 +24,7 @@ and third only break ties. They are folded into one integer, so the solution sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,7 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
     """
     wanted = _needed(candidates)
     values = _contracted(wanted, scale=8 * (len(wanted) + 1))
+    readers = Counter(weight for value in values for weight in value.weights)
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(("source", "sink"))
     for value in values:
@@ -100,12 +102,13 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
             graph.add_edge(y, x)
         else:
             graph.add_edge(y, x, capacity=value.table)
-        if value.online:
-            graph.add_edge(x, "sink", capacity=value.online)
+        alone = sum(weights[weight] for weight in value.weights if readers[weight] == 1)
+        if work := value.online + alone * value.scale:
+            graph.add_edge(x, "sink", capacity=work)
         for operand in value.operands:
             graph.add_edge(x, ("y", operand))
         for weight in value.weights:
-            if weights[weight]:
+            if weights[weight] and readers[weight] > 1:
                 graph.add_edge(x, ("z", weight))
                 graph.add_edge(("z", weight), "sink", capacity=weights[weight] * value.scale)
     try:
