@@ -25,7 +25,7 @@ and third only break ties. They are folded into one integer, so the solution sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,25 +88,24 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
         ValueError: a demanded value can be neither computed nor tabulated.
     """
     wanted = _needed(candidates)
-    values = _contracted(wanted, scale=8 * (len(wanted) + 1))
+    values = _contracted(wanted, weights, scale=8 * (len(wanted) + 1))
+    computed = {value.name for value in values if value.table is None and not value.given}
     readers = Counter(weight for value in values for weight in value.weights)
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(("source", "sink"))
     for value in values:
-        y, x = ("y", value.name), ("x", value.name)
+        y, x = _available(value.name, computed), ("x", value.name)
         if value.demanded:
             graph.add_edge("source", y)
         if value.given:
             continue
-        if value.table is None:
-            graph.add_edge(y, x)
-        else:
+        if value.table is not None:
             graph.add_edge(y, x, capacity=value.table)
         alone = sum(weights[weight] for weight in value.weights if readers[weight] == 1)
         if work := value.online + alone * value.scale:
             graph.add_edge(x, "sink", capacity=work)
         for operand in value.operands:
-            graph.add_edge(x, ("y", operand))
+            graph.add_edge(x, _available(operand, computed))
         for weight in value.weights:
             if weights[weight] and readers[weight] > 1:
                 graph.add_edge(x, ("z", weight))
@@ -121,6 +120,11 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
     cost = sum(value.table or 0 for value in wanted if value.name in tables)
     cost += sum(value.online for value in wanted if value.name in online)
     return Cut(tables, online, kept, cost + sum(weights[weight] for weight in kept))
+
+
+def _available(name: Name, computed: Set[Name]) -> tuple[str, Name]:
+    """The node of y; where a value has no table, y and x are one."""
+    return ("x" if name in computed else "y", name)
 
 
 @dataclass
@@ -141,14 +145,24 @@ class _Value:
     scale: int
 
 
-def _contracted(wanted: Sequence[Candidate], scale: int) -> list[_Value]:
-    """The same problem with fewer values.
+def _contracted(wanted: Sequence[Candidate], weights: Mapping[Any, int], scale: int) -> list[_Value]:
+    """The same problem with fewer values and fewer tables to choose from.
+
+    A value whose table costs more than tables of all its operands, its weights and its computation has no table in
+    any optimum.
 
     A value p with one reader v, and demanded by nobody, is needed exactly when v is computed. Where a table of p and
     then computing v costs no less than a table of v, some optimum has no table of p: p is computed with v, and both
     become one. Done from the last value to the first, this takes whole chains and diamonds into one.
     """
     values = {each.name: _scaled(each, scale) for each in wanted}
+    tables = {name: 0 if value.given else value.table for name, value in values.items()}
+    for value in values.values():
+        online = value.online + scale * sum(weights[weight] for weight in value.weights)
+        below = [tables[operand] for operand in value.operands]
+        known = [table for table in below if table is not None]
+        if value.table is not None and len(known) == len(below) and sum(known) + online < value.table:
+            value.table = None
     readers: dict[Name, set[Name]] = {name: set() for name in values}
     for value in values.values():
         for operand in value.operands:
