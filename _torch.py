@@ -100,11 +100,6 @@ def flatten_inputs(module: GraphModule, args: tuple[Any, ...], kwargs: dict[str,
     return leaves
 
 
-def unflatten_outputs(module: GraphModule, leaves: list[Any]) -> Any:
-    """The user's output pytree from the output node's leaves."""
-    return _pytree.tree_unflatten(leaves, module.graph._codegen.pytree_info.out_spec)  # type: ignore[attr-defined]
-
-
 def copy_graph(graph: Graph) -> Graph:
     """An independent graph with the same nodes, names and calling convention; each node gets its own `meta` dict."""
     result = Graph(tracer_cls=graph._tracer_cls)
