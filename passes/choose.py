@@ -116,17 +116,24 @@ class Choice:
             groups = [*apart, (reach, members)]
         return [members for _, members in groups]
 
+    @cached_property
+    def _ends(self) -> list[Node]:
+        """What the demanded values rearrange, each once."""
+        return list(dict.fromkeys(unmoved(node) for node in self.demanded))
+
     def frontier(self) -> list[Node]:
         """The computed values behind what is demanded: what a fold of everything would tabulate."""
-        ends = dict.fromkeys(unmoved(node) for node in self.demanded)
         return [
-            node for node in ends if self.facts[node].token_only and self.computes(node) and self._table_bytes(node) is not None
+            node
+            for node in self._ends
+            if self.facts[node].token_only and self.computes(node) and self._table_bytes(node) is not None
         ]
 
     def too_many(self) -> list[Node]:
         """Demanded values over several token inputs with more combinations than a table may have rows."""
-        ends = dict.fromkeys(unmoved(node) for node in self.demanded)
-        return [node for node in ends if len(self.facts[node].tokens) > 1 and self._combinations(node) > self.largest_product]
+        return [
+            node for node in self._ends if len(self.facts[node].tokens) > 1 and self._combinations(node) > self.largest_product
+        ]
 
     def _combinations(self, node: Node) -> int:
         return prod(self.program.tokens[name].rows for name in self.facts[node].tokens)
@@ -158,8 +165,8 @@ class Choice:
     def stays(self, tables: Sequence[Node]) -> list[str]:
         """Who keeps the state that `tables` are computed from but do not free, one sentence each."""
         freed = set(freed_by(self.program.graph, tables))
-        read = {str(node.target) for node in ancestors(tables) if node.op == "get_attr"}
         inside = ancestors(tables)
+        read = {str(node.target) for node in inside if node.op == "get_attr"}
         sentences = []
         for name in sorted(read):
             outside = [node for node in self.consumers.readers.get(name, ()) if node not in inside]

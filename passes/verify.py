@@ -93,6 +93,11 @@ class Verifier:
         Raises:
             ExampleError: the original fails on an example, or an example's structure is not the captured one.
         """
+        differences, worst, _ = self._compare(candidate)
+        return differences, worst
+
+    def _compare(self, candidate: Program) -> tuple[list[str], Figures, dict[str, str]]:
+        """`outputs`, and what each side did on the small sizes."""
         for place, example in enumerate(self._examples):
             _check_structure(candidate, example, place)
         self.compared += 1
@@ -103,9 +108,11 @@ class Verifier:
                 found = compare_calls(reference, observe_program(candidate, self._examples[place]), self._limits)
                 worst = worst.worst(found.figures)
                 differences += [f"example {place}: {text}" for text in found.differences]
+        said: dict[str, str] = {}
         if self._is_repeatable:
-            differences += _small_sizes(self._original, candidate, self._examples, self._limits)[1]
-        return differences, worst
+            said, wrong = _small_sizes(self._original, candidate, self._examples, self._limits)
+            differences += wrong
+        return differences, worst, said
 
     @property
     def _is_repeatable(self) -> bool:
@@ -117,7 +124,7 @@ class Verifier:
         Raises:
             ExampleError: as `outputs`.
         """
-        differences, worst = self.outputs(candidate)
+        differences, worst, sizes = self._compare(candidate)
         layouts: list[LayoutEvidence] = []
         for rewrite in rewrites:
             evidence, failures = self.tables(rewrite, candidate.module)
@@ -126,7 +133,6 @@ class Verifier:
         outside: dict[str, str] = {}
         if self._is_repeatable:
             outside, wrong = _outside(self._original, candidate, self._examples[0], self._limits)
-            outside |= _small_sizes(self._original, candidate, self._examples, self._limits)[0]
             differences += wrong
         unsure = [
             f"example {place}: the original differs from itself when run twice"
@@ -136,7 +142,7 @@ class Verifier:
         verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
         ranks = _admitted_ranks(self._original, candidate, self._examples, self._limits)
         because = tuple(differences or unsure)
-        return Verification(verdict, because, len(self._examples), worst, tuple(layouts), outside, ranks, self._limits)
+        return Verification(verdict, because, len(self._examples), worst, tuple(layouts), outside | sizes, ranks, self._limits)
 
 
 def _check_structure(candidate: Program, example: Example, place: int) -> None:
