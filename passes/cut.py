@@ -24,6 +24,7 @@ and third only break ties. They are folded into one integer, so the solution sta
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
         ValueError: a demanded value can be neither computed nor tabulated.
     """
     wanted = _needed(candidates)
-    values = _contracted(wanted, weights, scale=8 * (len(wanted) + 1))
+    step = 2 * len(wanted) + 1
+    values = _contracted([_scaled(each, step, scale=len(wanted) * (step + 2) + 1) for each in wanted], weights)
     computed = {value.name for value in values if value.table is None and not value.given}
     readers = Counter(weight for value in values for weight in value.weights)
     graph: nx.DiGraph = nx.DiGraph()
@@ -111,7 +113,7 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
                 graph.add_edge(x, ("z", weight))
                 graph.add_edge(("z", weight), "sink", capacity=weights[weight] * value.scale)
     try:
-        _, (ones, _) = nx.minimum_cut(graph, "source", "sink", flow_func=preflow_push)
+        _, (ones, _) = nx.minimum_cut(_begun(graph), "source", "sink", flow_func=preflow_push, global_relabel_freq=3)
     except nx.NetworkXUnbounded as error:
         raise ValueError("a demanded value can be neither computed nor tabulated") from error
     online = frozenset(name for value in values if ("x", value.name) in ones for name in value.members)
@@ -120,6 +122,42 @@ def cheapest_cut(candidates: Sequence[Candidate], weights: Mapping[Any, int]) ->
     cost = sum(value.table or 0 for value in wanted if value.name in tables)
     cost += sum(value.online for value in wanted if value.name in online)
     return Cut(tables, online, kept, cost + sum(weights[weight] for weight in kept))
+
+
+def _begun(graph: nx.DiGraph) -> nx.DiGraph:
+    """What one sweep from the source to the sink leaves to do: a smaller flow with the same minimum cuts.
+
+    The sweep sends along an edge at most its capacity, and out of a node at most what came in; the rest stays there.
+    What was sent across a cut, less what was sent back across it, is what arrived at the sink, the same for every cut,
+    and what stays at other nodes beyond the cut. So all cuts cost equally less where each edge keeps what is left of
+    its capacity, what was sent may be sent back, and the source has an edge to each node for what stays there.
+
+    The sweep goes to the nodes nearest the sink first, and sends to none more than all that it could pass on.
+    """
+    order = list(nx.topological_sort(graph))
+    place = {node: number for number, node in enumerate(order)}
+    finite = [limit for _, _, limit in graph.edges.data("capacity", math.inf) if limit != math.inf]
+    most = 1 + sum(finite)
+    edges = {node: [(to, edge.get("capacity", math.inf)) for to, edge in graph.adj[node].items()] for node in order}
+    room = dict.fromkeys(order, 0) | {"sink": most}
+    for node in reversed(order):
+        edges[node].sort(key=lambda edge: -place[edge[0]])
+        room[node] += sum(min(limit, room[to]) for to, limit in edges[node])
+    there = dict.fromkeys(order, 0) | {"source": room["source"]}
+    rest: nx.DiGraph = nx.DiGraph()
+    rest.add_nodes_from(graph)
+    for node in order:
+        for to, limit in edges[node]:
+            sent = min(there[node], limit, room[to] - there[to])
+            there[node] -= sent
+            there[to] += sent
+            if sent < limit:
+                rest.add_edge(node, to, capacity=limit - sent)
+            if sent and node != "source" and to != "sink":
+                rest.add_edge(to, node, capacity=sent)
+        if node not in ("source", "sink") and there[node] and not rest.has_edge("source", node):
+            rest.add_edge("source", node, capacity=there[node])
+    return rest
 
 
 def _available(name: Name, computed: Set[Name]) -> tuple[str, Name]:
@@ -145,7 +183,7 @@ class _Value:
     scale: int
 
 
-def _contracted(wanted: Sequence[Candidate], weights: Mapping[Any, int], scale: int) -> list[_Value]:
+def _contracted(wanted: Sequence[_Value], weights: Mapping[Any, int]) -> list[_Value]:
     """The same problem with fewer values and fewer tables to choose from.
 
     A value whose table costs more than tables of all its operands, its weights and its computation has no table in
@@ -155,10 +193,10 @@ def _contracted(wanted: Sequence[Candidate], weights: Mapping[Any, int], scale: 
     then computing v costs no less than a table of v, some optimum has no table of p: p is computed with v, and both
     become one. Done from the last value to the first, this takes whole chains and diamonds into one.
     """
-    values = {each.name: _scaled(each, scale) for each in wanted}
+    values = {each.name: each for each in wanted}
     tables = {name: 0 if value.given else value.table for name, value in values.items()}
     for value in values.values():
-        online = value.online + scale * sum(weights[weight] for weight in value.weights)
+        online = value.online + value.scale * sum(weights[weight] for weight in value.weights)
         below = [tables[operand] for operand in value.operands]
         known = [table for table in below if table is not None]
         if value.table is not None and len(known) == len(below) and sum(known) + online < value.table:
@@ -183,12 +221,15 @@ def _contracted(wanted: Sequence[Candidate], weights: Mapping[Any, int], scale: 
     return list(values.values())
 
 
-def _scaled(value: Candidate, scale: int) -> _Value:
-    """With the tie breakers: a lookup or an operation counts 4, a table 1, one behind a mere rearrangement 1 more."""
+def _scaled(value: Candidate, step: int, scale: int) -> _Value:
+    """With the tie breakers: a lookup or an operation counts `step`, a table 1, one behind a mere rearrangement 1 more.
+
+    A step is more than all tables together can count, a unit of cost more than all steps and tables.
+    """
     return _Value(
         value.name,
-        None if value.table is None else value.table * scale + 4 + 1 + value.moves,
-        value.online * scale + (0 if value.moves else 4),
+        None if value.table is None else value.table * scale + step + 1 + value.moves,
+        value.online * scale + (0 if value.moves else step),
         set(value.operands),
         set(value.weights),
         value.demanded,

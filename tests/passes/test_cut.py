@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 import pytest
 
-from foldfx.passes.cut import Candidate, Cut, cheapest_cut
+from foldfx.passes.cut import Candidate, Cut, _begun, cheapest_cut
 
 BATCHES, GRAPHS, LARGEST = 20, 400, 12
 """8,000 graphs of up to 12 values."""
@@ -165,6 +167,53 @@ def test_what_can_be_neither_computed_nor_tabulated_is_refused() -> None:
     assert cheapest_cut([ids, Candidate("a", 3, ("ids",), ("E",), demanded=True)], lost).tables == {"a"}  # type: ignore[arg-type]
     undemanded = [ids, Candidate("a", None, ("ids",), ("E",)), Candidate("b", 4, ("ids",), demanded=True)]
     assert cheapest_cut(undemanded, lost).cost == 0  # type: ignore[arg-type]
+
+
+def cuts(graph: nx.DiGraph, nodes: list[int]) -> dict[tuple[int, ...], float]:
+    """What every cut costs, by the nodes on the source's side."""
+    sides = [side for size in range(len(nodes) + 1) for side in itertools.combinations(nodes, size)]
+    edges = list(graph.edges.data("capacity", math.inf))
+    return {side: sum(c for u, v, c in edges if u in ("source", *side) and v not in ("source", *side)) for side in sides}
+
+
+def test_the_first_sweep_makes_every_cut_equally_cheaper() -> None:
+    """And what was sent must be returnable, and what rests at a node must count: without either, they are not."""
+    sent_back = rested = 0
+    for _ in range(300):
+        nodes, graph = list(range(6)), nx.DiGraph()
+        graph.add_nodes_from(("source", "sink", *nodes))
+        graph.add_edges_from(("source", node) for node in nodes if node == 0 or random.random() < 0.2)
+        for u, v in itertools.combinations((*nodes, "sink"), 2):
+            if random.random() < 0.5:
+                graph.add_edge(u, v, capacity=random.choice((1, 3, 9, 9, math.inf)))
+        rest = _begun(graph)
+        before, after = cuts(graph, nodes), cuts(rest, nodes)
+        assert {side for side in before if before[side] == math.inf} == {side for side in after if after[side] == math.inf}
+        assert len({before[side] - after[side] for side in before if before[side] < math.inf}) <= 1
+        back = [(u, v) for u, v in rest.edges if not graph.has_edge(u, v) and u != "source"]
+        resting = [(u, v) for u, v in rest.edges if not graph.has_edge(u, v) and u == "source"]
+        for each in (back, resting):
+            without = rest.copy()
+            without.remove_edges_from(each)
+            wrong = cuts(without, nodes)
+            differ = len({before[side] - wrong[side] for side in before if before[side] < math.inf}) > 1
+            sent_back += differ and each is back
+            rested += differ and each is resting
+    assert min(sent_back, rested) > 10, "without either kind of edge, the cuts are no longer equally cheaper"
+
+
+def test_the_first_sweep_does_most_of_a_ladder() -> None:
+    """A strip in which each value is computed from the two before it, so that nothing contracts."""
+    graph: nx.DiGraph = nx.DiGraph()
+    for step in range(300, 0, -1):
+        graph.add_edge(("y", step), ("x", step), capacity=1600)
+        graph.add_edge(("x", step), "sink", capacity=32)
+        graph.add_edges_from((("x", step), ("y", before)) for before in (step - 1, step - 2) if before > 0)
+        if step % 100 == 0:
+            graph.add_edge("source", ("y", step))
+    least, _ = nx.minimum_cut(graph, "source", "sink")
+    left, _ = nx.minimum_cut(_begun(graph), "source", "sink")
+    assert left < least / 10
 
 
 def test_a_graph_of_5000_values_takes_about_a_second() -> None:
