@@ -1,9 +1,10 @@
-"""The front door: `compile` and `analyze`."""
+"""The front door: `compile`, what it returns, and `analyze`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,11 +20,15 @@ from .analysis.program import Domain
 from .analysis.provenance import where
 from .analysis.tokens import TokenInput
 from .inspection.report import Report
+from .inspection.reproducer import write_reproducer
+from .passes.counterexample import Counterexample
 from .passes.encode import Pack
+from .passes.evidence import Verification
 from .passes.fold_tokens import FoldTokens
 from .passes.pipeline import Pipeline, Run
 from .passes.rewrite import Rewrite
 from .passes.tabulate import Progress, silent
+from .passes.validity import Evidence, Validity
 
 Objective = Literal["storage", "latency"]
 
@@ -32,20 +37,85 @@ Objective = Literal["storage", "latency"]
 class Result:
     """What `compile` returns.
 
+    It keeps the original model and the run, which `validity` and `revalidate` need; keep only `.module` to free them.
+
     Attributes:
         module: the folded model, or the captured original where nothing was accepted; called like the example.
         accepted: whether anything was folded and verified.
-        report: what was done, refused and shown.
+        report: what was done, refused and shown, at compile time.
     """
 
     module: GraphModule
     accepted: bool
     report: Report
+    _run: Run = field(repr=False, compare=False)
+    _evidence: Evidence = field(repr=False, compare=False)
 
     @property
     def status(self) -> str:
         """`accepted`, `unchanged` or `rolled_back`."""
         return str(self.report.data["status"])
+
+    @property
+    def counterexamples(self) -> tuple[Counterexample, ...]:
+        """A call that shows why each wrong rewrite was left out, or why everything was rolled back; () where all held."""
+        return self._run.counterexamples
+
+    def write_reproducer(self, folder: str | Path, number: int = 0) -> Path:
+        """Write counterexample `number` as a script that runs without foldfx's passes, the model's code or this process.
+
+        Args:
+            folder: a folder that does not exist yet, or is empty.
+            number: a place in `counterexamples`.
+
+        Returns:
+            The script. It exits with 1 where the difference is still there, with 0 where it is gone.
+
+        Raises:
+            IndexError: there is no such counterexample.
+            FileExistsError: the folder holds something.
+            ValueError: the call cannot be written, e.g. because the original itself raises on it, with the reason.
+        """
+        if not self.counterexamples:
+            raise IndexError("no counterexample: every rewrite held")
+        found = self.counterexamples[number]
+        reference, candidate, inputs = found.graphs(self._run.captured)
+        limits = (found.limits or self._run.verification.limits).to_dict()
+        threads = torch.get_num_threads()
+        return write_reproducer(Path(folder), reference, candidate, inputs, title=str(found), limits=limits, threads=threads)
+
+    def validity(self) -> Validity:
+        """Whether the evidence still holds for `module` and the original model, as they are now.
+
+        Looked at when asked, never on a call: every tensor of both is hashed anew, at about 1 GB/s. Not looked at are
+        the original's Python code, and the contents of buffers that a call writes.
+
+        Returns:
+            `stale`: contents, dtype, shape, device or presence of a tensor, or a plain attribute or class of a submodule,
+            are not what they were, a module is in training mode or has hooks, or there never was evidence (a model that
+            differs from itself). `historical`: strides or numerical settings are others (torch version, threads, …).
+            `verified`: neither. `which` names everything that changed.
+        """
+        return self._evidence.validity()
+
+    def revalidate(self, examples: Iterable[Example | tuple[Any, Any]], *, progress: Progress = silent) -> Verification:
+        """Verify `module` against the original again, as they are now: tables on the full domain, and complete outputs.
+
+        Where that succeeds, `validity` is `verified` again; otherwise it stays as it was. Nothing is folded anew: after
+        a change of the weights, compile again.
+
+        Args:
+            examples: calls to compare complete outputs on, at least one.
+            progress: as in `compile`.
+
+        Returns:
+            The new verification, within the limits the run was made with. `report` stays that of the compile.
+
+        Raises:
+            CaptureError: a module is in training mode or has hooks.
+            ExampleError: as in `compile`.
+        """
+        return self._evidence.revalidate(examples, progress)
 
 
 def compile(
@@ -58,6 +128,7 @@ def compile(
     pipeline: Pipeline | None = None,
     owner: nn.Module | None = None,
     dynamic: bool | DynamicShapes = True,
+    time_budget: float | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Fold what depends on the token id alone, verify complete outputs, and report.
@@ -73,6 +144,8 @@ def compile(
         pipeline: the passes to run; None for the default ones.
         owner: a model that encloses `model` and may hold its state; what it holds is not counted as freed.
         dynamic: as in `capture`.
+        time_budget: seconds for checking each rewrite's tables one row at a time; beyond them a stratified sample and the
+            rows that deviated most are checked, and the report says so. None: every row.
         progress: called as (what, done, total) during long work.
 
     Returns:
@@ -82,14 +155,17 @@ def compile(
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
         ExampleError: no examples, a malformed one, or one the model fails on.
-        ValueError: an unknown objective, or one without its budget.
+        ValueError: an unknown objective, one without its budget, or a time budget that is not positive, or beside a
+            pipeline, which has its own.
     """
-    chosen = pipeline or Pipeline((_fold(objective, max_table_bytes),))
+    if pipeline is not None and time_budget is not None:
+        raise ValueError("time_budget goes to the pipeline: Pipeline(…, time_budget=…)")
+    chosen = pipeline or Pipeline((_fold(objective, max_table_bytes),), time_budget=time_budget)
     calls = as_examples(examples)
     traced = max(calls, key=_smallest_size)
     program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
     run = chosen.run(program, calls, original=model, owner=owner, progress=progress)
-    return Result(run.program.module, run.accepted, Report(_report_data(run)))
+    return Result(run.program.module, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
 
 
 def _fold(objective: str, max_table_bytes: int | None) -> FoldTokens:
@@ -141,6 +217,8 @@ def _report_data(run: Run) -> dict[str, Any]:
         "kernels": [asdict(claim) for claim in run.claims],
         "blockers": blockers(analyze_program(run.captured)),
         "verification": run.verification.to_dict(),
+        "counterexamples": [each.to_dict() for each in run.counterexamples],
+        "trials": [asdict(trial) for trial in run.trials],
         "specialised": [asdict(each) for each in run.captured.specialised],
         "dynamic": dict(run.captured.dynamic),
         "timing": None if run.timing is None else {**asdict(run.timing), "text": str(run.timing)},
@@ -165,6 +243,7 @@ def _rewrite_data(rewrite: Rewrite) -> dict[str, Any]:
             for tables in rewrite.tables
             for pack in tables.packs
         ],
+        "classes": [tables.classes.to_dict() for tables in rewrite.tables if tables.classes is not None],
         "removed": list(rewrite.removed),
         "bytes_before": rewrite.bytes_before,
         "bytes_after": rewrite.bytes_after,
@@ -177,7 +256,8 @@ def _stored(pack: Pack) -> str:
     """How a pack saves bytes beyond being a table, in words."""
     ways = [
         *(["one row, all are equal"] if pack.constant else []),
-        *(["equal rows once"] if pack.remap else []),
+        *([f"rows of {pack.classes} execution classes, equal ones once"] if pack.classes > 1 else []),
+        *(["equal rows once"] if pack.remap and pack.classes == 1 else []),
         *(["equal columns once"] if pack.columns else []),
     ]
     return ", ".join(ways) or "plain"

@@ -1,7 +1,7 @@
-"""The command line: `foldfx analyze | compile | demo`.
+"""The command line: `foldfx analyze | compile | bisect | verify | demo`.
 
 JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
-that was rolled back.
+that was rolled back, a bisection that found something wrong, or two modules not found equivalent.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from .analysis.tokens import TokenInput
 from .api import Result, analyze, compile
 from .errors import FoldfxError
 from .inspection.facts_view import facts_table, facts_to_dict
+from .inspection.report import SCHEMA_VERSION
 from .passes.pipeline import Pipeline
 from .passes.tabulate import Progress
+from .passes.verify_modules import verify
 
-ROLLED_BACK = 2
+ROLLED_BACK = NOT_EQUIVALENT = 2
 
 app = typer.Typer(
     add_completion=False,
@@ -45,6 +47,8 @@ Weights = Annotated[Path | None, typer.Option(help="A safetensors file loaded st
 Examples = Annotated[str, typer.Option(help="Returns example calls: file.py:function; each an Example or (args, kwargs).")]
 Tokens = Annotated[list[str] | None, typer.Option("--token", help="A token input, as name or name=domain; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+TimeBudget = Annotated[float | None, typer.Option(help="Seconds for checking each rewrite's tables row by row.")]
+Reproducer = Annotated[Path | None, typer.Option(help="Folder to write the first counterexample to, as a script.")]
 Static = Annotated[bool, typer.Option("--static", help="Fix every size to the example's.")]
 
 
@@ -81,23 +85,67 @@ def compile_command(
     token: Tokens = None,
     fuel: Annotated[int | None, typer.Option(help="The largest number of rewrites.")] = None,
     disable: Annotated[list[str] | None, typer.Option(help="A pass to leave out; repeatable.")] = None,
+    time_budget: TimeBudget = None,
+    reproducer: Reproducer = None,
     as_json: AsJson = False,
     static: Static = False,
 ) -> None:
     """Fold a model, verify complete outputs, and report."""
-    pipeline = Pipeline(disable=disable or (), fuel=fuel)
+    pipeline = Pipeline(disable=disable or (), fuel=fuel, time_budget=time_budget)
     with _progress() as progress:
-        result = compile(
-            _model(factory, weights),
-            _examples(examples),
-            tokens=_tokens(token),
-            pipeline=pipeline,
-            dynamic=not static,
-            progress=progress,
-        )
+        model, calls = _model(factory, weights), _examples(examples)
+        result = compile(model, calls, tokens=_tokens(token), pipeline=pipeline, dynamic=not static, progress=progress)
     _show(result, as_json)
+    _reproduce(result, reproducer)
     if result.status == "rolled_back":
         raise typer.Exit(ROLLED_BACK)
+
+
+@app.command("bisect")
+def bisect_command(
+    factory: Factory,
+    examples: Examples,
+    weights: Weights = None,
+    token: Tokens = None,
+    reproducer: Reproducer = None,
+    static: Static = False,
+) -> None:
+    """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
+    with _progress() as progress:
+        model, calls = _model(factory, weights), _examples(examples)
+        result = compile(model, calls, tokens=_tokens(token), dynamic=not static, progress=progress)
+    for trial in result.report.data["trials"]:
+        print(f"{', '.join(trial['rewrites']) or 'no rewrite'}: {trial['why'] or 'agrees'}")
+    for outcome in result.report.data["outcomes"]:
+        if outcome["status"] == "rejected":
+            print(f"wrong: {outcome['subject']}: {outcome['reason']}")
+    _reproduce(result, reproducer)
+    if result.counterexamples:
+        raise typer.Exit(ROLLED_BACK)
+
+
+def _reproduce(result: Result, folder: Path | None) -> None:
+    if folder is not None and result.counterexamples:
+        print(f"reproducer: python {result.write_reproducer(folder)}", file=sys.stderr)
+
+
+@app.command("verify")
+def verify_command(
+    reference: Annotated[str, typer.Argument(help="Builds the reference: file.py:function or package.module:function.")],
+    candidate: Annotated[str, typer.Argument(help="Builds the candidate, in the same way.")],
+    examples: Examples,
+    weights: Annotated[Path | None, typer.Option(help="A safetensors file loaded strictly into the reference.")] = None,
+    candidate_weights: Annotated[Path | None, typer.Option(help="One loaded strictly into the candidate.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare complete outputs of two models on examples, in eval mode."""
+    found = verify(_model(reference, weights), _model(candidate, candidate_weights), _examples(examples))
+    if as_json:
+        print(json.dumps({"schema_version": SCHEMA_VERSION, **found.to_dict()}, indent=2, allow_nan=False))
+    else:
+        print("\n".join([f"{found.verdict}: {found.examples} example(s)", *(f"  {text}" for text in found.because)]))
+    if not found.success:
+        raise typer.Exit(NOT_EQUIVALENT)
 
 
 @app.command("demo")

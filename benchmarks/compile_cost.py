@@ -17,8 +17,8 @@ from torch import nn
 from foldfx.analysis import analyze_consumers, analyze_program, capture
 from foldfx.passes.check_tables import Calls, check_layout, layouts_of
 from foldfx.passes.choose import Choice
-from foldfx.passes.compare import Limits
 from foldfx.passes.encode import encode
+from foldfx.passes.figures import Limits
 from foldfx.passes.rewrite import Tables
 from foldfx.passes.runner import RegionRunner
 from foldfx.passes.tabulate import calls, chunks, silent, tabulate

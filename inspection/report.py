@@ -30,6 +30,7 @@ class Report:
             self._refusals(),
             self._blockers(),
             self._verification(),
+            self._trials(),
             self._timing(),
             self._fixed(),
         )
@@ -48,7 +49,10 @@ class Report:
         return lines
 
     def _rewrites(self) -> list[str]:
-        kernels = [f"  {claim['node']} runs on {claim['kernel']} ({claim['provider']})" for claim in self.data["kernels"]]
+        classes = [f"  {text}" for each in self.data["rewrites"] for rule in each["classes"] for text in rule["evidence"]]
+        kernels = classes + [
+            f"  {claim['node']} runs on {claim['kernel']} ({claim['provider']})" for claim in self.data["kernels"]
+        ]
         return self._outcomes("rewrites", ("applied",)) + kernels
 
     def _refusals(self) -> list[str]:
@@ -80,6 +84,14 @@ class Report:
             lines.append(f"  ids {name}: verified with {', '.join(map(str, ranks))} dimension(s)")
         return lines + [f"  {text}" for text in found["because"]]
 
+    def _trials(self) -> list[str]:
+        """The candidates of the bisection, where there was one."""
+        trials = self.data["trials"]
+        if len(trials) < 2:
+            return []
+        lines = [f"  {', '.join(each['rewrites']) or 'no rewrite'}: {each['why'] or 'agrees'}" for each in trials]
+        return ["candidates tried", *lines]
+
     def _timing(self) -> list[str]:
         return [f"latency: {self.data['timing']['text']}"] if self.data["timing"] else []
 
@@ -91,7 +103,7 @@ class Report:
 def _covered(layout: Mapping[str, Any]) -> str:
     if layout["tokens"] == layout["domain"]:
         return f"full domain of {layout['domain']:,} ids"
-    return f"{layout['tokens']:,} of {layout['domain']:,} ids" if layout["tokens"] else "no rows"
+    return f"sampled {layout['tokens']:,} of {layout['domain']:,} ids" if layout["tokens"] else "no rows"
 
 
 def _figures(figures: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Passes, the pass manager, and verification. One pass a file."""
 
-from .compare import Figures, Limits
 from .context import Fuel, Pass, PassContext, PassResult
 from .evidence import LayoutEvidence, Verdict, Verification
+from .figures import Figures, Limits
 from .fold_tokens import FoldTokens
 from .outcome import Outcome, Status
 from .pipeline import Pipeline, Run

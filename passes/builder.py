@@ -31,7 +31,7 @@ class Builder:
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         """A call of an ATen or foldfx operation, its traced value computed."""
         node = self._create("call_function", target, args, kwargs)
-        node.meta["val"] = recompute(node)
+        node.meta["val"] = recompute(node, mode=self._mode)
         return node
 
     def number(self, target: Any, *args: Any) -> Node:

@@ -1,81 +1,26 @@
-"""Compares two complete outputs: structure, dtypes, shapes, devices, values; discrete leaves exactly, floats to limits."""
+"""Compares calls: structure, dtypes, shapes, devices, layouts, aliasing, values; floats to limits, all else exactly."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from .._torch import leaf_paths, tree_flatten
-from .bits import bits_of, same_bits
+from .difference import Difference, worst_element
+from .figures import LOW_PRECISION, Figures, Limits, exceeds, figures_of, further_from
+from .observe import Observation
 
-RELATIVE_FLOOR = 1e-12
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How far float values may differ; both limits must hold for every tensor.
-
-    Attributes:
-        max_abs: the largest absolute difference, by dtype.
-        relative_l2: ‖candidate − reference‖₂ / max(‖reference‖₂, 1e-12), by dtype.
-    """
-
-    max_abs: Mapping[torch.dtype, float] = field(
-        default_factory=lambda: {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
-    )
-    relative_l2: Mapping[torch.dtype, float] = field(
-        default_factory=lambda: {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
-    )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "max_abs": {str(dtype): limit for dtype, limit in self.max_abs.items()},
-            "relative_l2": {str(dtype): limit for dtype, limit in self.relative_l2.items()},
-            "relative_l2_floor": RELATIVE_FLOOR,
-        }
-
-
-@dataclass(frozen=True)
-class Figures:
-    """How far two tensors of one shape and dtype differ.
-
-    Attributes:
-        max_abs: largest absolute difference (0 for discrete tensors that are equal).
-        relative_l2: relative Euclidean distance.
-        exact: numerically equal, NaN equal to NaN.
-        bitwise: equal bit patterns; ±0 differ.
-    """
-
-    max_abs: float = 0.0
-    relative_l2: float = 0.0
-    exact: bool = True
-    bitwise: bool = True
-
-    def worst(self, other: Figures) -> Figures:
-        """The worse of both in every respect."""
-        return Figures(
-            max(self.max_abs, other.max_abs),
-            max(self.relative_l2, other.relative_l2),
-            self.exact and other.exact,
-            self.bitwise and other.bitwise,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable; an infinite distance is None."""
-        numbers = {"max_abs": self.max_abs, "relative_l2": self.relative_l2}
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        return {**finite, "exact": self.exact, "bitwise": self.bitwise}
+UNEQUAL = Figures(exact=False, bitwise=False)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of two trees that exceed the limits (none: they agree), and the worst figures."""
+    """The differences of two calls that exceed the limits (none: they agree), and the worst figures."""
 
-    differences: tuple[str, ...]
+    differences: tuple[Difference, ...]
     figures: Figures
 
     @property
@@ -83,82 +28,132 @@ class Comparison:
         return not self.differences
 
 
-def compare_trees(reference: Any, candidate: Any, limits: Limits, what: str) -> Comparison:
-    """Compare two pytrees leaf by leaf.
+def compare_calls(reference: Observation, candidate: Observation, limits: Limits, wide: Any = None) -> Comparison:
+    """Outputs, what they share memory with, inputs after the call, buffers written, and exceptions (by class).
+
+    Args:
+        reference, candidate: the two calls.
+        limits: for float values.
+        wide: the outputs computed in float64, where they are known.
+    """
+    if reference.error is not None or candidate.error is not None:
+        if type(reference.error) is type(candidate.error):
+            return Comparison((), Figures())
+        what = "returned a value" if candidate.error is None else f"raised {candidate.error!r}"
+        return Comparison((Difference("", f"{what} where the original {reference.did}"),), UNEQUAL)
+    parts = [
+        compare_trees(reference.outputs, candidate.outputs, limits, "output ", wide),
+        _compare_memory(reference.shared, candidate.shared),
+        _not_outputs(compare_trees(reference.inputs, candidate.inputs, limits, "input after the call ")),
+        _compare_buffers(reference.buffers, candidate.buffers, limits),
+    ]
+    worst = Figures()
+    for part in parts:
+        worst = worst.worst(part.figures)
+    return Comparison(tuple(each for part in parts for each in part.differences), worst)
+
+
+def _not_outputs(comparison: Comparison) -> Comparison:
+    return replace(comparison, differences=tuple(replace(each, leaf=None) for each in comparison.differences))
+
+
+def _compare_buffers(
+    reference: Mapping[str, torch.Tensor], candidate: Mapping[str, torch.Tensor], limits: Limits
+) -> Comparison:
+    """Buffers that one side writes and the other does not, and what both write."""
+    found = [
+        Difference(f"buffer {name}", "not written, as it is in the original") for name in reference if name not in candidate
+    ]
+    found += [Difference(f"buffer {name}", "written, not in the original") for name in candidate if name not in reference]
+    both = [name for name in reference if name in candidate]
+    values = compare_trees(
+        {name: reference[name] for name in both}, {name: candidate[name] for name in both}, limits, "buffer "
+    )
+    return Comparison((*found, *_not_outputs(values).differences), values.figures.worst(UNEQUAL) if found else values.figures)
+
+
+def _compare_memory(reference: frozenset[tuple[str, str]], candidate: frozenset[tuple[str, str]]) -> Comparison:
+    """A write through one of two overlapping tensors shows in the other, so overlaps are part of the outputs."""
+    found = [
+        Difference(one, f"shares memory with {other}, not in the original") for one, other in sorted(candidate - reference)
+    ]
+    found += [
+        Difference(one, f"shares no memory with {other}, as in the original") for one, other in sorted(reference - candidate)
+    ]
+    return Comparison(tuple(found), UNEQUAL if found else Figures())
+
+
+def compare_trees(reference: Any, candidate: Any, limits: Limits, what: str = "", wide: Any = None) -> Comparison:
+    """Every leaf: type, dtype, shape, device, memory layout, value.
 
     Args:
         reference, candidate: outputs, inputs after a call, or buffers.
         limits: for float tensors; everything else must be equal.
-        what: prefix of the leaf paths in messages, e.g. "output".
+        what: prefix of the leaf paths in messages, e.g. "output ".
+        wide: the same tree computed in float64, where it is known; low-precision leaves must then be no further from
+            it than `Limits.wide_factor` times the reference's distance.
     """
     leaves, spec = tree_flatten(reference)
     others, other_spec = tree_flatten(candidate)
     if spec != other_spec:
-        return Comparison((f"{what}: structure {other_spec} instead of {spec}",), Figures(exact=False, bitwise=False))
+        return Comparison((Difference(what.strip(), f"structure {other_spec} instead of {spec}"),), UNEQUAL)
+    exact, wide_spec = tree_flatten(wide)
+    widened = exact if wide_spec == spec else [None] * len(leaves)
     differences, worst = [], Figures()
-    for path, one, other in zip(leaf_paths(reference), leaves, others, strict=True):
-        difference, figures = _compare_leaves(one, other, limits)
+    for place, (path, one, other) in enumerate(zip(leaf_paths(reference), leaves, others, strict=True)):
+        difference, figures = _compare_leaves(one, other, limits, widened[place])
         worst = worst.worst(figures)
-        if difference:
-            differences.append(f"{what}{path}: {difference}")
+        if difference is not None:
+            differences.append(replace(difference, where=f"{what}{path}", leaf=place))
     return Comparison(tuple(differences), worst)
 
 
-def _compare_leaves(reference: Any, candidate: Any, limits: Limits) -> tuple[str, Figures]:
-    unequal = Figures(exact=False, bitwise=False)
+def _compare_leaves(reference: Any, candidate: Any, limits: Limits, wide: Any) -> tuple[Difference | None, Figures]:
     if type(reference) is not type(candidate) and not (
         isinstance(reference, torch.Tensor) and isinstance(candidate, torch.Tensor)
     ):
-        return f"{type(candidate).__name__} instead of {type(reference).__name__}", unequal
+        return Difference("", f"{type(candidate).__name__} instead of {type(reference).__name__}"), UNEQUAL
     if not isinstance(reference, torch.Tensor):
         same = repr(reference) == repr(candidate)
-        return ("", Figures()) if same else (f"{candidate!r} instead of {reference!r}", unequal)
-    for name in ("dtype", "shape", "device"):
+        return (None, Figures()) if same else (Difference("", f"{candidate!r} instead of {reference!r}"), UNEQUAL)
+    for name in ("dtype", "shape", "device", "layout"):
         if getattr(reference, name) != getattr(candidate, name):
-            return f"{name} {getattr(candidate, name)} instead of {getattr(reference, name)}", unequal
+            text = f"{name} {getattr(candidate, name)} instead of {getattr(reference, name)}"
+            return Difference("", text), UNEQUAL
+    if layout := _broken_layout(reference, candidate):
+        return Difference("", layout), UNEQUAL
     figures = figures_of(reference, candidate)
-    return exceeds(figures, reference.dtype, limits), figures
+    if figures.bitwise:
+        return None, figures
+    text = exceeds(figures, reference.dtype, limits) or _zeros(reference, candidate, figures)
+    if not text and isinstance(wide, torch.Tensor) and reference.dtype in LOW_PRECISION:
+        text = further_from(wide, reference, candidate, limits.wide_factor)
+    if not text:
+        return None, figures
+    return Difference("", text + _nans(reference, candidate), None, *worst_element(reference, candidate)), figures
 
 
-def exceeds(figures: Figures, dtype: torch.dtype, limits: Limits) -> str:
-    """What of `figures` is beyond the limits for `dtype`, as a sentence; "" where nothing is."""
-    if dtype not in limits.max_abs:
-        return "" if figures.exact else f"{dtype} values differ, by up to {figures.max_abs:g}"
-    if figures.max_abs > limits.max_abs[dtype] or math.isnan(figures.max_abs):
-        return f"max-abs {figures.max_abs:.3e} exceeds {limits.max_abs[dtype]:.0e} for {dtype}"
-    if figures.relative_l2 > limits.relative_l2[dtype]:
-        return f"relative L2 {figures.relative_l2:.3e} exceeds {limits.relative_l2[dtype]:.0e} for {dtype}"
+def _broken_layout(reference: torch.Tensor, candidate: torch.Tensor) -> str:
+    """Strides other than the reference's where that is contiguous, which callers may rely on (`view`, data pointers)."""
+    formats = [torch.contiguous_format]
+    formats += [torch.channels_last] if reference.dim() == 4 else [torch.channels_last_3d] if reference.dim() == 5 else []
+    if reference.layout is not torch.strided:
+        return ""
+    for each in formats:
+        if reference.is_contiguous(memory_format=each) and not candidate.is_contiguous(memory_format=each):
+            return f"strides {tuple(candidate.stride())} where the original is contiguous, {tuple(reference.stride())}"
     return ""
 
 
-def figures_of(reference: torch.Tensor, candidate: torch.Tensor) -> Figures:
-    """Figures for two tensors of one shape and dtype, computed in float64.
-
-    NaN equals NaN and an infinity its like; where only one side is NaN or infinite the difference is infinite.
-    """
-    bitwise = same_bits(reference, candidate)
-    if bitwise:
-        return Figures()
-    if not reference.is_floating_point():
-        difference = (reference.double() - candidate.double()).abs().max().item()
-        return Figures(difference, math.inf, False, False)
-    one, other = reference.detach().double(), candidate.detach().double()
-    equal = (one == other) | (one.isnan() & other.isnan())
-    error = torch.where(equal, 0.0, (other - one).abs().nan_to_num(nan=math.inf, posinf=math.inf))
-    finite = torch.where(one.isfinite(), one, 0.0)
-    relative = error.norm().item() / max(finite.norm().item(), RELATIVE_FLOOR)
-    return Figures(error.max().item(), relative, bool(equal.all()), False)
+def _zeros(reference: torch.Tensor, candidate: torch.Tensor, figures: Figures) -> str:
+    """Zeros of the other sign where all values are equal, so that rounding explains nothing."""
+    if not (figures.exact and reference.is_floating_point()):
+        return ""
+    flipped = int(((reference == 0) & (reference.signbit() != candidate.signbit())).sum())
+    return f"{flipped} zero(s) of the other sign, all values equal otherwise" if flipped else ""
 
 
-def figures_of_rows(reference: torch.Tensor, candidate: torch.Tensor) -> Figures:
-    """Figures for tables [rows, width]: relative L2 is the worst of any row, so that many rows hide no wrong one."""
-    if same_bits(reference, candidate):
-        return Figures()
-    different = (bits_of(reference) != bits_of(candidate)).any(1)
-    one, other = reference[different], candidate[different]
-    whole = figures_of(one, other)
-    if not one.is_floating_point() or whole.relative_l2 == 0.0 or whole.max_abs == math.inf:
-        return whole
-    wide, error = one.double(), (other.double() - one.double()).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    norms = wide.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).norm(dim=1).clamp_min(RELATIVE_FLOOR)
-    return replace(whole, relative_l2=(error.norm(dim=1) / norms).max().item())
+def _nans(reference: torch.Tensor, candidate: torch.Tensor) -> str:
+    if not reference.is_floating_point() or not (moved := int((reference.isnan() != candidate.isnan()).sum())):
+        return ""
+    return f", NaN on one side only in {moved} place(s)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Protocol
@@ -16,18 +16,20 @@ from ..analysis.facts import Facts
 from ..analysis.program import Program
 from .outcome import Outcome
 from .rewrite import Rewrite
+from .row_classes import RowClasses
 from .structure import structural_hash
 from .tabulate import Progress, silent
 
 
 class Fuel:
-    """Which rewrites may be applied: a maximum number, less those left out by name.
+    """Which rewrites may be applied: a maximum number, less those left out by name, or just those of a bisection.
 
     With it a wrong result is bisected by a loop.
 
     Args:
         limit: rewrites allowed; None for any number.
-        left_out: names of rewrites not to apply, each with the reason.
+        left_out: names of rewrites found wrong, each with the reason.
+        only: names of the rewrites allowed; None for any.
 
     Attributes:
         log: the rewrites applied, by name, in order.
@@ -36,16 +38,24 @@ class Fuel:
         ValueError: a negative limit.
     """
 
-    def __init__(self, limit: int | None = None, left_out: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        limit: int | None = None,
+        left_out: Mapping[str, str] = MappingProxyType({}),
+        only: Collection[str] | None = None,
+    ) -> None:
         if limit is not None and limit < 0:
             raise ValueError(f"fuel must not be negative, got {limit}")
         self._limit = limit
+        self._only = only
         self.left_out = dict(left_out)
         self.log: list[str] = []
 
     def admits(self, rewrite: str) -> bool:
         """Whether this rewrite may be applied now; ask before working on it."""
-        return rewrite not in self.left_out and (self._limit is None or len(self.log) < self._limit)
+        if rewrite in self.left_out or (self._only is not None and rewrite not in self._only):
+            return False
+        return self._limit is None or len(self.log) < self._limit
 
     def take(self, rewrite: str) -> None:
         """Record that it was applied."""
@@ -61,6 +71,7 @@ class PassContext:
         progress: called during long work.
         model: the captured model, and `owner` a model that encloses it, for whoever holds state outside the graph.
         tabulated: tables built so far, by the names of their values; runs of one program may share it.
+        classed: execution classes found so far, with the tables of each, likewise.
     """
 
     fuel: Fuel = field(default_factory=Fuel)
@@ -68,6 +79,7 @@ class PassContext:
     model: nn.Module | None = None
     owner: nn.Module | None = None
     tabulated: dict[tuple[str, ...], list[torch.Tensor]] = field(default_factory=dict)
+    classed: dict[tuple[str, ...], tuple[RowClasses, list[list[torch.Tensor]]]] = field(default_factory=dict)
     _cached: tuple[str, Program, Facts] | None = None
 
     def facts(self, program: Program) -> Facts:

@@ -49,8 +49,10 @@ class Pack:
         width: columns of a looked-up row.
         parts: the values read from it.
         constant: every row is the same and one is stored.
-        remap: name of a [rows, 1] integer table of stored row numbers, where equal rows are stored once.
+        remap: name of a [rows, classes] integer table of stored row numbers, where equal rows are stored once or there
+            are several classes.
         columns: name of a [width] table of stored column numbers, where equal columns are stored once.
+        classes: execution classes with rows of their own.
     """
 
     state: str
@@ -60,15 +62,17 @@ class Pack:
     constant: bool = False
     remap: str | None = None
     columns: str | None = None
+    classes: int = 1
 
-    def decode(self, module: nn.Module, rows: torch.Tensor) -> dict[Node, torch.Tensor]:
-        """The stored rows of each value for 1-D row numbers, as the program will look them up."""
+    def decode(self, module: nn.Module, rows: torch.Tensor, classes: torch.Tensor | None = None) -> dict[Node, torch.Tensor]:
+        """The stored rows of each value for 1-D row numbers and their classes, as the program will look them up."""
         stored = attrgetter(self.state)(module)
         rows = rows.to(stored.device)
         if self.constant:
             found = stored.expand(self.rows, -1)[rows]
         elif self.remap is not None:
-            found = stored[attrgetter(self.remap)(module)[rows, 0].long()]
+            column = classes if classes is not None and self.classes > 1 else torch.zeros_like(rows)
+            found = stored[attrgetter(self.remap)(module)[rows, column.to(rows.device)].long()]
         else:
             found = stored[rows]
         if self.columns is not None:
@@ -89,15 +93,25 @@ class Encoded:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.state.values())
 
 
-def encode(tables: Mapping[Node, torch.Tensor], prefix: str, alone: Sequence[Node] = ()) -> Encoded:
+def encode(
+    tables: Mapping[Node, torch.Tensor],
+    prefix: str,
+    alone: Sequence[Node] = (),
+    others: Sequence[Mapping[Node, torch.Tensor]] = (),
+) -> Encoded:
     """Store the tables of one region, which are all looked up by the same row index.
 
     Args:
         tables: [rows, width] each.
         prefix: names of the stored tensors begin with it.
         alone: values that must not share a pack, because their memory escapes to the caller.
+        others: the tables of execution classes 1, 2, …; a value for which they all are equal to class 0 has one table.
     """
     result = Encoded()
+    by_class = [node for node in tables if not all(same_bits(tables[node], other[node]) for other in others)]
+    for own in _by_dtype(by_class, tables, alone):
+        _pack_classes(result, own, [tables, *others], prefix, alone)
+    tables = {node: table for node, table in tables.items() if node not in by_class}
     groups: dict[object, list[tuple[list[Node], torch.Tensor]]] = {}
     for nodes, table in _distinct(tables):
         narrow = _narrowed(table)
@@ -106,6 +120,35 @@ def encode(tables: Mapping[Node, torch.Tensor], prefix: str, alone: Sequence[Nod
     for members in groups.values():
         _pack(result, members, tables, prefix, alone)
     return result
+
+
+def _by_dtype(nodes: Sequence[Node], tables: Mapping[Node, torch.Tensor], alone: Sequence[Node]) -> list[list[Node]]:
+    groups: dict[object, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(node if node in alone else tables[node].dtype, []).append(node)
+    return list(groups.values())
+
+
+def _pack_classes(
+    result: Encoded,
+    nodes: Sequence[Node],
+    classes: Sequence[Mapping[Node, torch.Tensor]],
+    prefix: str,
+    alone: Sequence[Node],
+) -> None:
+    """The rows of all classes in one table, equal ones once, behind a number for each row and class."""
+    stacked = torch.cat([_side_by_side([tables[node] for node in nodes]) for tables in classes])
+    distinct, inverse = unique_rows(bits_of(stacked))
+    numbers = inverse.to(smallest_integer(0, distinct.numel())).reshape(len(classes), -1).t().contiguous()
+    parts: list[Part] = []
+    start = 0
+    for node in nodes:
+        width, dtype = classes[0][node].shape[1], classes[0][node].dtype
+        parts.append(Part(node, start, width, dtype, node in alone))
+        start += width
+    name = f"{prefix}.{'_'.join(node.name for node in nodes)}"
+    result.state[name], result.state[remap := f"{name}_rows"] = stacked[distinct], numbers
+    result.packs.append(Pack(name, numbers.shape[0], start, tuple(parts), remap=remap, classes=len(classes)))
 
 
 def _distinct(tables: Mapping[Node, torch.Tensor]) -> list[tuple[list[Node], torch.Tensor]]:

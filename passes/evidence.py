@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .compare import Figures, Limits
+from .counterexample import Counterexample
+from .figures import Figures, Limits
 
 
 class Verdict(StrEnum):
@@ -58,6 +59,7 @@ class Verification:
         outside: for ids outside the domain and for sizes 0 and 1, what each side did, by probe.
         ranks: for each token input the numbers of dimensions that were verified.
         limits: the limits applied.
+        counterexamples: a call for each difference.
     """
 
     verdict: Verdict
@@ -68,6 +70,7 @@ class Verification:
     outside: Mapping[str, str] = field(default_factory=dict)
     ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    counterexamples: tuple[Counterexample, ...] = ()
 
     @property
     def success(self) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
+import torch
 from torch.fx import Node
 
 from ..analysis.break_even import BreakEven, break_even
@@ -18,13 +19,18 @@ from .context import PassContext, PassResult
 from .encode import encode
 from .latency import multiply_adds
 from .outcome import Outcome, Status
-from .region import RegionError, ancestors
+from .region import Region, RegionError, ancestors
 from .rewrite import Rewrite, Tables
+from .row_classes import RowClasses
+from .shape_profiles import Profile, as_profiles, as_stated, discover
 from .splice import splice
 from .sweep import needed_without, sweep
 from .tabulate import tabulate
 
 TABLES = "foldfx_tables"
+
+BY_CLASS = ", by execution class"
+"""Ends the names of rewrites with a table for each execution class."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +60,23 @@ class FoldTokens:
         max_table_bytes: None: a rewrite must save bytes. A number: the objective is latency; the cut minimises bytes
             read and operations a token with tables of at most so many bytes, and the pipeline keeps the result only
             if it measures faster.
+        profiles: None: one table, and where complete outputs then differ, one for each execution class that
+            `shape_profiles` discovers. Profiles, or mappings with `max_rows` and `evaluation_rows`: the classes as stated.
 
     Raises:
-        ValueError: a negative budget.
+        ValueError: a negative budget, or malformed profiles.
     """
 
     largest_product: int = LARGEST_PRODUCT
     max_table_bytes: int | None = None
+    profiles: Sequence[Profile | Mapping[str, int]] | None = None
     name: ClassVar[str] = "fold_tokens"
 
     def __post_init__(self) -> None:
         if self.max_table_bytes is not None and self.max_table_bytes < 0:
             raise ValueError(f"max_table_bytes must not be negative, got {self.max_table_bytes}")
+        if self.profiles is not None:
+            object.__setattr__(self, "profiles", as_profiles(self.profiles))
 
     def run(self, program: Program, context: PassContext) -> PassResult:
         """Apply each connected part of the optimal choice that pays; say why for every other part."""
@@ -74,8 +85,8 @@ class FoldTokens:
         outcomes = self._not_chosen(choice)
         rewrites: list[Rewrite] = []
         for part in parts:
-            program, outcome, rewrite = self._try(program, part, context)
-            outcomes.append(outcome)
+            program, ended, rewrite = self._try(program, part, context)
+            outcomes += ended
             rewrites += [rewrite] if rewrite else []
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 
@@ -106,40 +117,57 @@ class FoldTokens:
         inputs = sorted({name for node in part for name in choice.facts[node].tokens})
         return Outcome(self.name, status, f"token input {', '.join(inputs)}, values {', '.join(names)}", reason, names, figures)
 
-    def _try(self, program: Program, part: Sequence[str], context: PassContext) -> tuple[Program, Outcome, Rewrite | None]:
+    def _try(
+        self, program: Program, part: Sequence[str], context: PassContext
+    ) -> tuple[Program, list[Outcome], Rewrite | None]:
+        """The first rung of the ladder that is not known to be wrong: one table, then one for each execution class."""
         choice = self._choice(program, context)
         nodes = [choice.facts.node(name) for name in part]
-        rewrite_name = f"{self.name}: {', '.join(part)}"
-        if not context.fuel.admits(rewrite_name):
-            wrong = context.fuel.left_out.get(rewrite_name)
-            status = Status.REFUSED if wrong is None else Status.REJECTED
-            reason = wrong or "out of fuel: the maximum number of rewrites is used up"
-            return program, self._end(choice, nodes, status, reason, {}), None
+        rungs = [f"{self.name}: {', '.join(part)}{rung}" for rung in (("", BY_CLASS) if self.profiles is None else (BY_CLASS,))]
+        wrong = [rung for rung in rungs if rung in context.fuel.left_out]
+        ended = [self._end(choice, nodes, Status.REJECTED, context.fuel.left_out[rung], {}) for rung in wrong]
+        if len(wrong) == len(rungs):
+            return program, ended, None
+        rung = next(rung for rung in rungs if rung not in wrong)
+        if not context.fuel.admits(rung):
+            reason = "out of fuel: the maximum number of rewrites is used up"
+            return program, [*ended, self._end(choice, nodes, Status.REFUSED, reason, {})], None
+        program, outcome, rewrite = self._apply(program, choice, nodes, context, rung)
+        return program, [*ended, outcome], rewrite
+
+    def _apply(
+        self, program: Program, choice: Choice, nodes: Sequence[Node], context: PassContext, rung: str
+    ) -> tuple[Program, Outcome, Rewrite | None]:
         reason, figures = _arithmetic(choice, nodes)
         _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
         if self.max_table_bytes is None and not after.below(before):
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         try:
-            copy, tables, table_bytes = self._rewritten(choice, nodes, context)
+            copy, tables, table_bytes = self._rewritten(choice, nodes, context, rung.endswith(BY_CLASS))
         except RegionError as error:
             return program, self._end(choice, nodes, Status.REFUSED, str(error), figures), None
         copy_nodes = {node.name: node for node in copy.graph.nodes}
         removed = sweep(copy.module, [copy_nodes[node.name] for node in nodes], choice.consumers.pinned)
         copy.module.recompile()
+        rules = [str(each.classes) for each in tables if each.classes is not None]
         over = self.max_table_bytes is not None and table_bytes > self.max_table_bytes
         if over or (self.max_table_bytes is None and not measure_program(copy).below(before)):
+            reason += f"; tables by execution class ({'; '.join(rules)}) take {table_bytes:,} B" if rules else ""
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
-        context.fuel.take(rewrite_name)
+        context.fuel.take(rung)
         balance = _balance(choice, nodes, removed)
         figures = _figures(choice, removed, table_bytes, before, measure_program(copy))
-        rewrite = Rewrite(rewrite_name, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
+        rewrite = Rewrite(rung, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
         done = f"{figures['bytes_before']:,} B of state became {table_bytes:,} B of tables ({balance})"
         if self.max_table_bytes is not None:
             done += f"; {_work_saved(choice, nodes)}"
         done += _without_subset(choice, nodes, figures["bytes_before"])
+        done += "".join(f"; a table for each execution class ({rule})" for rule in rules)
         return copy, self._end(choice, nodes, Status.APPLIED, done, figures), rewrite
 
-    def _rewritten(self, choice: Choice, nodes: Sequence[Node], context: PassContext) -> tuple[Program, list[Tables], int]:
+    def _rewritten(
+        self, choice: Choice, nodes: Sequence[Node], context: PassContext, by_class: bool
+    ) -> tuple[Program, list[Tables], int]:
         """A copy of the program that looks `nodes` up, its old computation still in place."""
         copy = choice.program.copy()
         tables: list[Tables] = []
@@ -147,17 +175,31 @@ class FoldTokens:
         for group in _by_index(choice, nodes):
             region = choice.region_of(group[0])
             bounds = region.bounds(group)
-            key = tuple(node.name for node in group)
             alone = [node for node in group if node in choice.escaping]
-            if key not in context.tabulated:
-                context.tabulated[key] = tabulate(region, group, context.progress, alone)
-            filled = context.tabulated[key]
+            classes, filled = self._filled(region, group, alone, context, by_class)
             prefix = f"{TABLES}.{'_'.join(node.name for node in region.inputs)}"
-            encoded = encode(dict(zip(group, filled, strict=True)), prefix, alone)
-            splice(copy.module, region, encoded, bounds, self.name, prefix)
-            tables.append(Tables(region, tuple(encoded.packs), bounds))
+            first, *others = [dict(zip(group, each, strict=True)) for each in filled]
+            encoded = encode(first, prefix, alone, others)
+            splice(copy.module, region, encoded, bounds, self.name, prefix, classes)
+            tables.append(Tables(region, tuple(encoded.packs), bounds, classes))
         table_bytes = sum(t.numel() * t.element_size() for t in copy.module.state_dict().values()) - held
         return copy, tables, table_bytes
+
+    def _filled(
+        self, region: Region, group: Sequence[Node], alone: Sequence[Node], context: PassContext, by_class: bool
+    ) -> tuple[RowClasses | None, list[list[torch.Tensor]]]:
+        """The tables of a group, for each execution class if there are several; built once for all attempts."""
+        key = tuple(node.name for node in group)
+        if key not in context.tabulated:
+            context.tabulated[key] = tabulate(region, group, context.progress, alone)
+        bulk = context.tabulated[key]
+        if not by_class:
+            return None, [bulk]
+        if self.profiles is not None:
+            return as_stated(region, group, bulk, as_profiles(self.profiles))
+        if key not in context.classed:
+            context.classed[key] = discover(region, group, bulk, context.progress)
+        return context.classed[key]
 
 
 def _by_index(choice: Choice, nodes: Sequence[Node]) -> list[list[Node]]:

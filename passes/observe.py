@@ -13,6 +13,7 @@ from ..analysis.attributes import AttributeWatch
 from ..analysis.example import Example
 from ..analysis.program import Program
 from .bits import same_bits
+from .memory import shared_memory
 
 SEED = 0
 
@@ -25,13 +26,20 @@ class Observation:
         outputs: the returned tree; None where it raised.
         inputs: arguments after the call, as (args, kwargs).
         buffers: the buffers the call changed, by name.
+        shared: pairs of places that share memory, see `shared_memory`.
         error: the exception it raised, or None.
     """
 
     outputs: Any
     inputs: Any
     buffers: Mapping[str, torch.Tensor]
+    shared: frozenset[tuple[str, str]] = frozenset()
     error: Exception | None = None
+
+    @property
+    def did(self) -> str:
+        """How the call ended, for messages."""
+        return "returned a value" if self.error is None else f"raised {type(self.error).__name__}"
 
 
 def observe(module: nn.Module, example: Example, written: Collection[str] | None = None) -> Observation:
@@ -57,8 +65,10 @@ def observe(module: nn.Module, example: Example, written: Collection[str] | None
         for name, buffer in module.named_buffers()
         if not same_bits(buffer, watch.buffers.get(name, buffer))
     }
+    inputs = call.args, dict(call.kwargs)
+    shared = shared_memory(outputs, inputs, module)
     watch.restore()
-    return Observation(outputs, (call.args, dict(call.kwargs)), changed, error)
+    return Observation(outputs, inputs, changed, shared, error)
 
 
 def observe_program(program: Program, example: Example) -> Observation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,14 +14,15 @@ from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
 from ..runtime.guards import InputGuards
-from .compare import Limits
 from .context import Fuel, Pass, PassContext
+from .counterexample import Counterexample
 from .evidence import Verdict, Verification
+from .figures import Limits
 from .fold_tokens import FoldTokens
 from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
-from .rollback import Culprit, find_culprit
+from .rollback import Culprit, Trial, find_culprit
 from .structure import state_versions, structural_hash, verify_structure
 from .tabulate import Progress, silent
 from .verify import Verifier
@@ -39,8 +40,12 @@ class Run:
         rewrites: what was applied and kept.
         claims: which provider took each semantic node.
         verification: the evidence, for the candidate that was verified.
+        evidence: that for `program`; another one where the candidate was given up.
         before, after: bytes of state.
         timing: measured latencies, where latency was the objective.
+        culprits: rewrites found wrong, each with a call that shows it.
+        trials: every candidate whose complete outputs were compared on the way, in order.
+        time_budget: as given to the pipeline.
     """
 
     captured: Program
@@ -50,9 +55,18 @@ class Run:
     rewrites: tuple[Rewrite, ...]
     claims: tuple[Claim, ...]
     verification: Verification
+    evidence: Verification
     before: Storage
     after: Storage
     timing: Timing | None = None
+    culprits: tuple[Culprit, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    time_budget: float | None = None
+
+    @property
+    def counterexamples(self) -> tuple[Counterexample, ...]:
+        """A call for each culprit, or where none was found, for each difference."""
+        return tuple(culprit.why for culprit in self.culprits) or self.verification.counterexamples
 
     @property
     def status(self) -> str:
@@ -70,10 +84,12 @@ class Pipeline:
         disable: names of passes to leave out.
         fuel: the largest number of rewrites; None for any.
         limits: how far float outputs may differ.
+        time_budget: seconds for checking each rewrite's tables in calls of one row; beyond them a sample is checked.
+            None: every row.
         providers: who lowers semantic nodes, asked in this order.
 
     Raises:
-        ValueError: `disable` names no pass of the pipeline, or negative fuel.
+        ValueError: `disable` names no pass of the pipeline, negative fuel, or a time budget that is not positive.
     """
 
     def __init__(
@@ -83,6 +99,7 @@ class Pipeline:
         disable: Iterable[str] = (),
         fuel: int | None = None,
         limits: Limits | None = None,
+        time_budget: float | None = None,
         providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
         self.passes = tuple(passes)
@@ -93,6 +110,9 @@ class Pipeline:
         Fuel(fuel)
         self.fuel = fuel
         self.limits = limits or Limits()
+        if time_budget is not None and not time_budget > 0:
+            raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}")
+        self.time_budget = time_budget
         self.providers = tuple(providers)
 
     def rewrite(self, program: Program, context: PassContext | None = None) -> tuple[Program, list[Outcome], list[Rewrite]]:
@@ -149,19 +169,24 @@ class Pipeline:
             PassError, LoweringError: a pass or provider misbehaved; nothing is lost.
         """
         calls = as_examples(examples)
-        verifier = Verifier(original if original is not None else program.module, calls, self.limits, progress)
-        attempt = _Attempts(self, program, PassContext(progress=progress, model=original, owner=owner), verifier).settle()
-        outcomes, verification = attempt.outcomes, attempt.verification
-        accepted = attempt.modified and verification.success
-        if attempt.modified and not accepted:
+        verifier = Verifier(
+            original if original is not None else program.module, calls, self.limits, progress, self.time_budget
+        )
+        attempts = _Attempts(self, program, PassContext(progress=progress, model=original, owner=owner), verifier)
+        attempt = attempts.settle()
+        built, verification = attempt.built, attempt.verification
+        outcomes = built.outcomes
+        accepted = built.modified and verification.success
+        if built.modified and not accepted:
             outcomes = [_ended(outcome, Status.REJECTED, _why(verification)) for outcome in outcomes]
-        timing = self._timing(program, attempt.candidate, calls) if accepted else None
+        timing = self._timing(program, built.candidate, calls) if accepted else None
         if timing is not None and not timing.faster:
             accepted = False
             outcomes = [_ended(outcome, Status.REFUSED, f"measured slower: {timing}") for outcome in outcomes]
+        evidence = verification if accepted or not built.modified else verifier.verify(program, ())
         if not accepted:
-            _require_faithful(verifier.verify(program, ()) if attempt.modified else verification)
-        final = attempt.candidate if accepted else program.copy()
+            _require_faithful(evidence)
+        final = built.candidate if accepted else program.copy()
         own_written_buffers(final.module, final.effects)
         _install_guards(final, verification)
         return Run(
@@ -169,12 +194,16 @@ class Pipeline:
             final,
             accepted,
             tuple(outcomes),
-            tuple(attempt.rewrites) if accepted else (),
-            tuple(attempt.claims) if accepted else (),
+            tuple(built.rewrites) if accepted else (),
+            tuple(built.claims) if accepted else (),
             verification,
+            evidence,
             measure_program(program),
             measure_program(final),
             timing,
+            attempt.culprits,
+            tuple(attempts.trials),
+            self.time_budget,
         )
 
     def _timing(self, program: Program, candidate: Program, calls: Sequence[Example]) -> Timing | None:
@@ -184,8 +213,8 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """One candidate and what was found about it."""
+class _Built:
+    """One candidate, lowered."""
 
     candidate: Program
     modified: bool
@@ -193,7 +222,15 @@ class _Attempt:
     rewrites: list[Rewrite]
     claims: list[Claim]
     log: list[str]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One candidate, the verdict on it, and the rewrites that were left out of it as wrong."""
+
+    built: _Built
     verification: Verification
+    culprits: tuple[Culprit, ...]
 
 
 class _Attempts:
@@ -204,39 +241,43 @@ class _Attempts:
         self._program = program
         self._context = context
         self._verifier = verifier
+        self.trials: list[Trial] = []
 
     def settle(self) -> _Attempt:
         """The candidate with every rewrite but the culprits; the first one if no culprits explain the difference."""
-        left_out: dict[str, str] = {}
-        first = attempt = self._attempt(left_out)
-        while attempt.log and attempt.verification.verdict is Verdict.DIFFERENT:
-            culprits = self._culprits(attempt, left_out)
-            left_out |= {culprit.rewrite: culprit.reason for culprit in culprits}
-            attempt = self._attempt(left_out)
-        return attempt if attempt.modified and attempt.verification.success else first
+        culprits: list[Culprit] = []
+        first = attempt = self._attempt(culprits)
+        while attempt.built.log and attempt.verification.verdict is Verdict.DIFFERENT:
+            culprits += self._culprits(attempt)
+            attempt = self._attempt(culprits)
+        return attempt if attempt.built.modified and attempt.verification.success else replace(first, culprits=tuple(culprits))
 
-    def _attempt(self, left_out: Mapping[str, str]) -> _Attempt:
-        candidate, modified, outcomes, rewrites, claims, log = self._build(Fuel(self._pipeline.fuel, left_out))
-        return _Attempt(candidate, modified, outcomes, rewrites, claims, log, self._verifier.verify(candidate, rewrites))
+    def _attempt(self, culprits: Sequence[Culprit]) -> _Attempt:
+        built = self._build(culprits)
+        verification = self._verifier.verify(built.candidate, built.rewrites)
+        self.trials.append(Trial(tuple(built.log), "; ".join(verification.because)))
+        return _Attempt(built, verification, tuple(culprits))
 
-    def _build(self, fuel: Fuel) -> tuple[Program, bool, list[Outcome], list[Rewrite], list[Claim], list[str]]:
+    def _build(self, culprits: Sequence[Culprit], only: Sequence[str] | None = None) -> _Built:
+        fuel = Fuel(self._pipeline.fuel, {culprit.rewrite: culprit.reason for culprit in culprits}, only)
         rewritten, outcomes, rewrites = self._pipeline.rewrite(self._program, replace(self._context, fuel=fuel))
         candidate = rewritten.copy()
         claims = lower(candidate.module, self._pipeline.providers)
-        return candidate, rewritten is not self._program, outcomes, rewrites, claims, fuel.log
+        return _Built(candidate, rewritten is not self._program, outcomes, rewrites, claims, fuel.log)
 
-    def _culprits(self, attempt: _Attempt, left_out: Mapping[str, str]) -> list[Culprit]:
+    def _culprits(self, attempt: _Attempt) -> list[Culprit]:
         """Rewrites whose own tables are wrong; if there are none, one found by bisection over the log."""
-        wrong = [(each.name, self._verifier.tables(each, attempt.candidate.module)[1]) for each in attempt.rewrites]
+        built = attempt.built
+        wrong = [(each.name, self._verifier.tables(each, built.candidate)[1]) for each in built.rewrites]
         if any(failures for _, failures in wrong):
             return [Culprit(name, failures[0]) for name, failures in wrong if failures]
 
-        def fails(rewrites: Sequence[str]) -> str:
-            others = {name: "left out by bisection" for name in attempt.log if name not in rewrites}
-            candidate = self._build(Fuel(self._pipeline.fuel, {**left_out, **others}))[0]
-            return "; ".join(self._verifier.outputs(candidate)[0])
+        def fails(rewrites: Sequence[str]) -> Counterexample | None:
+            found = self._verifier.outputs(self._build(attempt.culprits, rewrites).candidate)
+            self.trials.append(Trial(tuple(rewrites), "; ".join(map(str, found))))
+            return found[0] if found else None
 
-        return [find_culprit(attempt.log, attempt.verification.because[0], fails)]
+        return [find_culprit(built.log, attempt.verification.counterexamples[0], fails)]
 
 
 def _require_faithful(verification: Verification) -> None:

@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from .._torch import is_mutable, is_overload, size_expression
 from .builder import Builder
+from .counterexample import STANDS_FOR
 from .region import RegionError
 from .structure import recompute
 
@@ -33,6 +34,7 @@ def replace_value(build: Builder, old: Node, new: Node) -> None:
         else:
             for node, value in downstream.items():
                 node.meta["val"] = value
+    new.meta[STANDS_FOR] = (*new.meta.get(STANDS_FOR, ()), old.name)
     old.replace_all_uses_with(new)
 
 

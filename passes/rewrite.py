@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import nn
 from torch.fx import Node
 
 from ..analysis.break_even import BreakEven
 from .encode import Pack
+from .layouts import Layout
 from .region import Region
+from .row_classes import RowClasses, class_layout
+from .tabulate import Call
 
 
 @dataclass(frozen=True)
@@ -19,16 +25,33 @@ class Tables:
         region: the region they are values of, in the program before the rewrite.
         packs: how they are stored.
         bounds: what ids outside the domain do, see `runtime.BOUNDS`.
+        classes: which table answers for which row, where there is one for each execution class.
     """
 
     region: Region
     packs: tuple[Pack, ...]
     bounds: str
+    classes: RowClasses | None = None
 
     @property
     def values(self) -> list[Node]:
         """The values tabulated."""
         return [part.value for pack in self.packs for part in pack.parts]
+
+    def decode(self, module: nn.Module, calls: Sequence[Call]) -> dict[Node, torch.Tensor]:
+        """What the program looks up for the rows of `calls`, [rows, width] for each value."""
+        rows = torch.cat([call.rows for call in calls])
+        classes = None
+        if self.classes is not None:
+            of = {count: self.classes.of(count) for count in {call.count for call in calls}}
+            classes = torch.cat([call.answers(of[call.count]) for call in calls])
+        return {node: found for pack in self.packs for node, found in pack.decode(module, rows, classes).items()}
+
+    def class_layouts(self) -> list[Layout]:
+        """The calls with which the tables of classes other than bulk were built."""
+        if self.classes is None:
+            return []
+        return [class_layout(self.region, number, built) for number, built in enumerate(self.classes.built) if built.count]
 
 
 @dataclass(frozen=True)

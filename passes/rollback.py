@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Fails = Callable[[Sequence[str]], str]
-"""Builds the candidate with just these rewrites; says how its complete outputs differ, "" where they do not."""
+from .counterexample import Counterexample
+
+Fails = Callable[[Sequence[str]], Counterexample | None]
+"""Builds the candidate with just these rewrites; gives a call on which it differs, None where it does not."""
 
 
 @dataclass(frozen=True)
@@ -15,12 +17,12 @@ class Culprit:
 
     Attributes:
         rewrite: its name.
-        why: the difference it makes.
+        why: a call that shows the difference it makes.
         partner: a rewrite without which it does no harm, or "".
     """
 
     rewrite: str
-    why: str
+    why: Counterexample
     partner: str = ""
 
     @property
@@ -30,7 +32,20 @@ class Culprit:
         return f"wrong{together}: {self.why}"
 
 
-def find_culprit(log: Sequence[str], why: str, fails: Fails) -> Culprit:
+@dataclass(frozen=True)
+class Trial:
+    """One candidate of a bisection.
+
+    Attributes:
+        rewrites: the rewrites it had.
+        why: how its complete outputs differed; "" where they did not.
+    """
+
+    rewrites: tuple[str, ...]
+    why: str
+
+
+def find_culprit(log: Sequence[str], why: Counterexample, fails: Fails) -> Culprit:
     """The last rewrite of the shortest failing prefix of `log`, and the one it interacts with, if any.
 
     Takes at most ⌈log2 n⌉ candidates for the culprit, and where it is not the first rewrite one more to see whether it
@@ -38,7 +53,7 @@ def find_culprit(log: Sequence[str], why: str, fails: Fails) -> Culprit:
 
     Args:
         log: the rewrites of a failing candidate, in order; without any of them nothing fails.
-        why: how that candidate differs.
+        why: a call on which that candidate differs.
         fails: asked for subsets of `log`, in order.
     """
     last, why = _shortest(len(log), why, lambda count: fails(log[:count]))
@@ -51,7 +66,7 @@ def find_culprit(log: Sequence[str], why: str, fails: Fails) -> Culprit:
     return Culprit(culprit, why, log[partner - 1])
 
 
-def _shortest(count: int, why: str, fails: Callable[[int], str]) -> tuple[int, str]:
+def _shortest(count: int, why: Counterexample, fails: Callable[[int], Counterexample | None]) -> tuple[int, Counterexample]:
     """The smallest number up to `count` that fails, given that `count` does and 0 does not."""
     passing = 0
     while count - passing > 1:

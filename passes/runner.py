@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -35,8 +36,8 @@ class RegionRunner:
         self.wanted = list(wanted)
         needed = ancestors(self.wanted)
         self._constants: dict[Node, Any] = {}
-        self._steps: list[tuple[Node, list[Node]]] = []
-        last_reader = {operand: node for node in region.facts if node in needed for operand in value_operands(node)}
+        self._nodes: list[Node] = []
+        self._plans: dict[tuple[torch.Size, ...], _Plan] = {}
         for node in region.facts:
             if node not in needed or node in region.inputs:
                 continue
@@ -44,12 +45,9 @@ class RegionRunner:
                 raise RegionError(f"{', '.join(each.name for each in self.wanted)} cannot be run without input {node.name}")
             if region.facts[node].constant and self._is_fixed(node):
                 with torch.no_grad():
-                    self._constants[node] = self._evaluate(node, self._constants, {})
-                continue
-            done = [
-                o for o in value_operands(node) if last_reader[o] is node and o not in self._constants and o not in self.wanted
-            ]
-            self._steps.append((node, done))
+                    self._constants[node] = self._constant(node)
+            else:
+                self._nodes.append(node)
 
     def __call__(self, ids: Ids) -> list[torch.Tensor]:
         """The wanted values for `ids`, as the traced operations lay them out; no gradients.
@@ -60,18 +58,16 @@ class RegionRunner:
         Raises:
             RegionError: an operation needs a size that the shapes of `ids` do not give, or does not take them.
         """
-        symbols = self._symbols(ids)
-        values: dict[Node, Any] = {node: ids[node.name] for node in self.region.inputs} | self._constants
+        values: dict[Node, Any] = {node: ids[node.name] for node in self.region.inputs}
         with torch.no_grad():
-            for node, done in self._steps:
+            for step in self._plan(ids).steps:
                 try:
-                    values[node] = self._evaluate(node, values, symbols)
+                    values[step.node] = step(values)
                 except (RuntimeError, IndexError, TypeError, ValueError) as error:
-                    shapes = ", ".join(str(list(each.shape)) for each in ids.values())
-                    raise RegionError(f"{node.name} cannot be run on ids of shape {shapes}: {error}") from error
-                for operand in done:
+                    raise RegionError(f"{step.node.name} cannot be run on ids of shape {_shapes(ids)}: {error}") from error
+                for operand in step.done:
                     values.pop(operand, None)
-        return [values[node] for node in self.wanted]
+        return [values[node] if node in values else self._constants[node] for node in self.wanted]
 
     def rows(self, ids: Ids) -> list[torch.Tensor]:
         """The wanted values as [rows, width]: one row for each id (or combination), features in the value's order.
@@ -79,24 +75,58 @@ class RegionRunner:
         Raises:
             RegionError: as above, or a value does not have the shape that its layout says.
         """
-        return [self._as_rows(node, value, ids) for node, value in zip(self.wanted, self(ids), strict=True)]
+        plan = self._plan(ids)
+        found = []
+        for node, value in zip(self.wanted, self(ids), strict=True):
+            if node not in plan.orders:
+                plan.orders[node] = self._order(node, value, ids)
+            width, sizes, order = plan.orders[node]
+            ordered = value if sizes is None else value.reshape(sizes).permute(order)
+            found.append(ordered.reshape(-1, width))
+        return found
 
-    def _as_rows(self, node: Node, value: torch.Tensor, ids: Ids) -> torch.Tensor:
+    def _order(self, node: Node, value: torch.Tensor, ids: Ids) -> _Order:
+        """How a value computed for ids of these shapes becomes rows."""
         width = self.region.width(node)
-        count = value.numel() // width
         if not self._is_traced_rank(ids):
             shape = ids[self.region.inputs[0].name].shape
             trailing = len(self.region.rows(node)) - len(self.region.index_rows(node))
-            if not self.region.is_trailing(node) or value.shape[: value.dim() - trailing] != shape or count != shape.numel():
+            leading = value.shape[: value.dim() - trailing]
+            if not self.region.is_trailing(node) or leading != shape or value.numel() != width * shape.numel():
                 raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {list(shape)}")
-            return value.reshape(count, width)
+            return width, None, []
         atoms = [atom for dim in self.region.rows(node) for atom in dim]
         sizes = [_extent(atom, ids) for atom in atoms]
         if prod(sizes) != value.numel():
-            shapes = ", ".join(str(list(each.shape)) for each in ids.values())
-            raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {shapes}")
+            raise RegionError(f"{node.name} has shape {list(value.shape)} for ids of shape {_shapes(ids)}")
         order = [*self.region.token_order(atoms), *(i for i, atom in enumerate(atoms) if not isinstance(atom, TokenAxis))]
-        return value.reshape(sizes).permute(order).reshape(count, width)
+        return (width, None, []) if order == sorted(order) else (width, sizes, order)
+
+    def _plan(self, ids: Ids) -> _Plan:
+        """The operations to run for ids of these shapes, made when such ids first come."""
+        key = tuple(ids[node.name].shape for node in self.region.inputs)
+        if key not in self._plans:
+            symbols = self._symbols(ids)
+            last = {operand: node for node in self._nodes for operand in value_operands(node)}
+            done = {node: [o for o in value_operands(node) if last[o] is node and o not in self.wanted] for node in self._nodes}
+            self._plans[key] = _Plan([self._step(node, symbols, done[node]) for node in self._nodes], {})
+        return self._plans[key]
+
+    def _step(self, node: Node, symbols: Mapping[sympy.Expr, int], done: list[Node]) -> _Step:
+        def known(argument: Node) -> Any:
+            if is_size(argument):
+                return _size(argument, symbols)
+            if argument not in value_operands(node):
+                return _like(argument)
+            return self._constants.get(argument, argument)
+
+        args, kwargs = torch.fx.node.map_arg(node.args, known), torch.fx.node.map_arg(node.kwargs, known)
+        return _Step(node, node.target, args, kwargs, done)  # type: ignore[arg-type]
+
+    def _constant(self, node: Node) -> Any:
+        if node.op == "get_attr":
+            return attrgetter(str(node.target))(self.region.program.module)
+        return self._step(node, {}, [])({})
 
     def _is_traced_rank(self, ids: Ids) -> bool:
         return all(node.meta["val"].dim() == ids[node.name].dim() for node in self.region.inputs)
@@ -117,17 +147,38 @@ class RegionRunner:
             if static_size(size) is None
         }
 
-    def _evaluate(self, node: Node, values: dict[Node, Any], symbols: dict[sympy.Expr, int]) -> Any:
-        if node.op == "get_attr":
-            return attrgetter(str(node.target))(self.region.program.module)
 
-        def value(argument: Node) -> Any:
-            if is_size(argument):
-                return _size(argument, symbols)
-            return values[argument] if argument in value_operands(node) else _like(argument)
+@dataclass
+class _Plan:
+    """What is done for ids of certain shapes."""
 
-        target: Callable[..., Any] = node.target  # type: ignore[assignment]
-        return target(*torch.fx.node.map_arg(node.args, value), **torch.fx.node.map_arg(node.kwargs, value))
+    steps: list[_Step]
+    orders: dict[Node, _Order]
+
+
+_Order = tuple[int, list[int] | None, list[int]]
+"""A value's width, and where its rows are not in order the sizes and permutation that bring them there."""
+
+
+class _Step:
+    """One operation, sizes and constants filled in; operands that are still nodes are looked up."""
+
+    def __init__(
+        self, node: Node, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], done: list[Node]
+    ) -> None:
+        self.node = node
+        self.done = done
+        self._target = target
+        self._args = args
+        self._kwargs = kwargs
+        nested = any(isinstance(each, list | tuple | dict | slice) for each in (*args, *kwargs.values()))
+        self._is_flat = not nested and not any(isinstance(each, Node) for each in kwargs.values())
+
+    def __call__(self, values: Mapping[Node, Any]) -> Any:
+        if self._is_flat:
+            return self._target(*(values[each] if isinstance(each, Node) else each for each in self._args), **self._kwargs)
+        args = torch.fx.node.map_arg(self._args, values.__getitem__)
+        return self._target(*args, **torch.fx.node.map_arg(self._kwargs, values.__getitem__))
 
 
 def _extent(atom: Atom, ids: Ids) -> int:
@@ -144,13 +195,17 @@ def _extent(atom: Atom, ids: Ids) -> int:
     return int(atom.size)
 
 
+def _shapes(ids: Ids) -> str:
+    return ", ".join(str(list(each.shape)) for each in ids.values())
+
+
 def _like(node: Node) -> torch.Tensor:
     """A stand-in for an operand of which only dtype and device are read."""
     traced = node.meta["val"]
     return torch.empty(0, dtype=traced.dtype, device=traced.device)
 
 
-def _size(node: Node, symbols: dict[sympy.Expr, int]) -> Any:
+def _size(node: Node, symbols: Mapping[sympy.Expr, int]) -> Any:
     value = node.meta["val"]
     if not isinstance(value, torch.SymInt):
         return value

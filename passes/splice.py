@@ -15,14 +15,24 @@ from ..analysis.rows import Atom, TokenAxis
 from ..errors import PassError
 from ..runtime.lookup import LOOKUP
 from .builder import Builder, provide
+from .class_index import emit_classes
 from .encode import Encoded, Pack, Part, smallest_integer
 from .region import Region, RegionError
 from .replace import replace_value
+from .row_classes import RowClasses
 
 aten = torch.ops.aten
 
 
-def splice(copy: GraphModule, region: Region, encoded: Encoded, bounds: str, pass_name: str, prefix: str) -> None:
+def splice(
+    copy: GraphModule,
+    region: Region,
+    encoded: Encoded,
+    bounds: str,
+    pass_name: str,
+    prefix: str,
+    classes: RowClasses | None = None,
+) -> None:
     """Replace every value of `encoded` in `copy` by a lookup, and register the stored tensors.
 
     Args:
@@ -32,6 +42,7 @@ def splice(copy: GraphModule, region: Region, encoded: Encoded, bounds: str, pas
         bounds: what ids outside the domain do, see `runtime.BOUNDS`.
         pass_name: recorded as the new nodes' origin.
         prefix: names of new index state begin with it.
+        classes: which class each row is of, where the packs hold several.
 
     Raises:
         PassError: a table does not have a row for each element of the domain.
@@ -47,9 +58,10 @@ def splice(copy: GraphModule, region: Region, encoded: Encoded, bounds: str, pas
     values = [part.value for pack in encoded.packs for part in pack.parts]
     first = min((nodes[value.name] for value in values), key=order.__getitem__)
     index = _Index(Builder(copy, first, pass_name), region, nodes, bounds, prefix).emit(values[0])
+    chosen = None if classes is None else emit_classes(Builder(copy, first, pass_name), index, classes, prefix)
     for pack in encoded.packs:
         head = min((nodes[part.value.name] for part in pack.parts), key=order.__getitem__)
-        rows = _look_up(Builder(copy, head, pass_name), pack, index, bounds)
+        rows = _look_up(Builder(copy, head, pass_name), pack, index, bounds, chosen)
         for part, columns in zip(pack.parts, _columns(Builder(copy, head, pass_name), pack, rows), strict=True):
             old = nodes[part.value.name]
             new = _as_value(Builder(copy, old, pass_name), region, part, nodes, columns)
@@ -131,13 +143,16 @@ class _Index:
         )
 
 
-def _look_up(build: Builder, pack: Pack, index: Node, bounds: str) -> Node:
+def _look_up(build: Builder, pack: Pack, index: Node, bounds: str, classes: Node | None) -> Node:
     """[*index shape, width] rows of a pack."""
     stored = build.read(pack.state)
     if pack.constant:
         rows = build.call(LOOKUP, build.call(aten.expand.default, stored, [pack.rows, pack.width]), index, bounds)
     elif pack.remap is not None:
-        number = build.call(aten.squeeze.dim, build.call(LOOKUP, build.read(pack.remap), index, bounds), -1)
+        numbers = build.call(LOOKUP, build.read(pack.remap), index, bounds)
+        if pack.classes > 1:
+            numbers = build.call(aten.gather.default, numbers, -1, build.call(aten.unsqueeze.default, classes, -1))
+        number = build.call(aten.squeeze.dim, numbers, -1)
         rows = build.call(LOOKUP, stored, build.call(aten._to_copy.default, number, dtype=torch.int64), "embedding")
     else:
         rows = build.call(LOOKUP, stored, index, bounds)

@@ -124,8 +124,14 @@ def _verify_metadata(node: Node) -> None:
             raise PassError(f"{node.name} records {_shape_of(recorded)}, its operation yields {_shape_of(found)}")
 
 
-def recompute(node: Node, instead: Mapping[Node, Any] = MappingProxyType({})) -> Any:
-    """The fake value of a node, from the recorded values of its operands (or those given instead)."""
+def recompute(node: Node, instead: Mapping[Node, Any] = MappingProxyType({}), mode: Any = None) -> Any:
+    """The fake value of a node, from the recorded values of its operands (or those given instead).
+
+    Args:
+        node: calls an operation.
+        instead: values of operands, where not those recorded.
+        mode: the fake mode; None takes that of an operand, or of the value recorded.
+    """
 
     def value(argument: Node) -> Any:
         return instead[argument] if argument in instead else argument.meta["val"]
@@ -133,7 +139,7 @@ def recompute(node: Node, instead: Mapping[Node, Any] = MappingProxyType({})) ->
     args = torch.fx.node.map_arg(node.args, value)
     kwargs = torch.fx.node.map_arg(node.kwargs, value)
     target: Callable[..., Any] = node.target  # type: ignore[assignment]
-    with fake_mode_of(_first_fake(node)):
+    with mode or fake_mode_of(_first_fake(node)):
         return target(*args, **kwargs)
 
 

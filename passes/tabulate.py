@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -15,6 +16,9 @@ from .runner import Ids, RegionRunner
 
 CHUNK_BYTES = 32 << 20
 SMALLEST_CHUNK, LARGEST_CHUNK = 256, 4096
+
+BLOCK = 1024
+"""Ids prepared, and rows compared, at once."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, rows done, rows in all)."""
@@ -57,32 +61,86 @@ def shapes_of(region: Region, rows: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def arrange(region: Region, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """1-D tokens of each input as ids of `shapes_of`, the last one repeated to fill up."""
-    count = next(iter(tokens.values())).numel()
+def arrange(tokens: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """1-D tokens of each input as ids of the shapes given, the last one repeated to fill up."""
     result = {}
-    for name, shape in shapes_of(region, count).items():
-        room = prod(shape)
-        each = tokens[name]
-        result[name] = torch.cat([each, each[-1:].expand(max(room - count, 0))])[:room].reshape(shape)
+    for name, shape in shapes.items():
+        room, each = prod(shape), tokens[name]
+        if room != each.numel():
+            each = torch.cat([each, each[-1:].expand(max(room - each.numel(), 0))])[:room]
+        result[name] = each.reshape(shape)
     return result
 
 
-def calls(
-    region: Region,
-    step: int,
-    start: int = 0,
-    stop: int | None = None,
-    place: Callable[[Region, dict[str, torch.Tensor]], Ids] = arrange,
-) -> Iterator[tuple[Ids, torch.Tensor]]:
-    """The rows start … stop-1 of the domain in calls of `step` rows: (ids as called, the row numbers they answer)."""
+@dataclass(frozen=True)
+class Call:
+    """One call of a region.
+
+    Attributes:
+        ids: the ids, by input.
+        rows: the numbers of the table rows it answers, 1-D.
+        places: where among the call's own rows those answers are; None for the first ones.
+    """
+
+    ids: Ids
+    rows: torch.Tensor
+    places: torch.Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows the region computes at once."""
+        return max((each.numel() for each in self.ids.values()), default=0)
+
+    def answers(self, computed: torch.Tensor) -> torch.Tensor:
+        """Of computed rows [count, width] those that are answers, [rows, width]."""
+        return computed[: self.rows.numel()] if self.places is None else computed[self.places]
+
+
+Place = Callable[[dict[str, torch.Tensor]], Ids]
+"""Lays 1-D tokens of each input out as the ids of a call."""
+
+
+def calls(region: Region, step: int, start: int = 0, stop: int | None = None, place: Place | None = None) -> Iterator[Call]:
+    """The rows start … stop-1 of the domain in calls of `step` rows, laid out by `place` (by the traced ranks if None)."""
     stop = region.domain if stop is None else stop
-    while start < stop:
-        rows = torch.arange(start, min(start + step, stop))
-        ids = place(region, tokens_of(region, rows))
-        room = next(iter(ids.values())).numel()
-        yield ids, rows[:room]
-        start += min(room, rows.numel())
+    return calls_of(region, torch.arange(start, stop), step, place)
+
+
+def calls_of(region: Region, rows: torch.Tensor, step: int, place: Place | None = None) -> Iterator[Call]:
+    """Any rows of the domain, 1-D numbers, in calls of `step`, or as many as the traced shape holds."""
+    if not rows.numel():
+        return
+    if place is None:
+        place = traced_place(region)
+        step = fitting(region, step)
+    for block in rows.split(max(BLOCK // step, 1) * step):  # type: ignore[no-untyped-call]
+        tokens = {name: each.split(step) for name, each in tokens_of(region, block).items()}  # type: ignore[no-untyped-call]
+        for number, part in enumerate(block.split(step)):
+            yield Call(place({name: each[number] for name, each in tokens.items()}), part)
+
+
+def fitting(region: Region, rows: int) -> int:
+    """How many of `rows` a call in the traced ranks answers: static sizes may allow fewer."""
+    return min(rows, prod(next(iter(shapes_of(region, rows).values()))))
+
+
+def traced_place(region: Region) -> Place:
+    """Lays tokens out in the traced ranks."""
+    shapes: dict[int, dict[str, tuple[int, ...]]] = {}
+
+    def place(tokens: dict[str, torch.Tensor]) -> Ids:
+        count = next(iter(tokens.values())).numel()
+        if count not in shapes:
+            shapes[count] = shapes_of(region, count)
+        return arrange(tokens, shapes[count])
+
+    return place
+
+
+def built_calls(region: Region, values: Sequence[Node]) -> Iterator[Call]:
+    """The calls that tables of `values` are built with."""
+    for start, stop in chunks(region.domain, sum(region.row_bytes(node) for node in values)):
+        yield from calls(region, stop - start, start, stop)
 
 
 def chunks(domain: int, row_bytes: int) -> Iterator[tuple[int, int]]:
@@ -107,10 +165,10 @@ def tabulate(
     """
     run = RegionRunner(region, values)
     tables = _allocate(region, values, alone)
-    for start, stop in chunks(region.domain, sum(region.row_bytes(node) for node in values)):
-        for ids, rows in calls(region, stop - start, start, stop):
-            for table, found in zip(tables, run.rows(ids), strict=True):
-                table[int(rows[0]) : int(rows[-1]) + 1] = found[: rows.numel()]
+    for call in built_calls(region, values):
+        start, stop = int(call.rows[0]), int(call.rows[-1]) + 1
+        for table, found in zip(tables, run.rows(call.ids), strict=True):
+            table[start:stop] = call.answers(found)
         progress("tabulating", stop, region.domain)
     return tables
 

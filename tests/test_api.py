@@ -68,9 +68,10 @@ class Poison:
     def run(self, program: foldfx.Program, context: PassContext) -> PassResult:
         for module in list(program.module.modules()):
             for name, table in list(module.named_buffers(recurse=False)):
-                wrong = table.clone()
-                wrong[-1, -1] += 1e-3
-                setattr(module, name, wrong)
+                if table.is_floating_point():
+                    wrong = table.clone()
+                    wrong[-1, -1] += 1e-3
+                    setattr(module, name, wrong)
         return PassResult(program, ())
 
 

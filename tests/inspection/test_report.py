@@ -37,6 +37,7 @@ SCHEMA: dict[str, Any] = {
                     "stored": str,
                 }
             ],
+            "classes": [{"rule": str, "tables": [{"rows": int, "positions": [int]}], "evidence": [str]}],
             "removed": [str],
             "bytes_before": int,
             "bytes_after": int,
@@ -54,8 +55,21 @@ SCHEMA: dict[str, Any] = {
         "layouts": [{"table": str, "layout": str, "shape": str, "tokens": int, "domain": int, **FIGURES, "note": str}],
         "probes": {"ids=5": str, "ids=-1": str, "ids=-6": str},
         "ranks": {"ids": [int]},
-        "limits": {"max_abs": dict, "relative_l2": dict, "relative_l2_floor": float},
+        "limits": {"max_abs": dict, "relative_l2": dict, "relative_l2_floor": float, "wide_factor": float},
     },
+    "counterexamples": [
+        {
+            "call": str,
+            "node": str,
+            "tokens": [int],
+            "where": str,
+            "what": str,
+            "index": list | None,
+            "expected": str | None,
+            "found": str | None,
+        }
+    ],
+    "trials": [{"rewrites": [str], "why": str}],
     "specialised": [{"input": str, "what": str}],
     "dynamic": dict,
     "timing": dict | None,
@@ -172,10 +186,10 @@ where token-only values end
   mul (FILE): aten.mul.Tensor reads scale, which depends on context
 verification: equivalent_on
   complete outputs of 1 example(s): FIGURES
-  table of VALUE, 1-D chunk [5]: full domain of 5 ids, FIGURES
-  table of VALUE, scalar []: full domain of 5 ids, FIGURES
+  table of VALUE, as built [2, 3]: full domain of 5 ids, FIGURES
   table of VALUE, 2-D [4, 1]: full domain of 5 ids, FIGURES
   table of VALUE, strided [2, 3] strided: full domain of 5 ids, FIGURES
+  table of VALUE, scalar []: full domain of 5 ids, FIGURES
   ids=5: original raised IndexError, folded raised IndexError
   ids=-1: original raised IndexError, folded raised IndexError
   ids=-6: original raised IndexError, folded raised IndexError

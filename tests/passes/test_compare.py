@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from foldfx.passes import Figures, Limits
-from foldfx.passes.compare import Comparison, compare_trees, exceeds, figures_of
+from foldfx.passes.compare import Comparison, compare_trees
+from foldfx.passes.figures import exceeds, figures_of
 
 NAN, INF = math.nan, math.inf
 
@@ -59,7 +60,7 @@ def test_a_difference_is_seen(reference: Any, candidate: Any, message: str) -> N
     found = compare({"x": [reference]}, {"x": [candidate]})
     assert not found.agree
     assert len(found.differences) == 1
-    assert re.search(message, found.differences[0])
+    assert re.search(message, str(found.differences[0]))
     assert not found.figures.bitwise
 
 
@@ -75,13 +76,19 @@ def test_a_tree_agrees_with_itself(tree: Any) -> None:
 def test_every_leaf_that_differs_is_named() -> None:
     tree = {"a": floats(1), "b": [floats(2), floats(3)]}
     found = compare(tree, {"a": floats(2), "b": [floats(2), floats(4)]})
-    assert [text.split(":")[0] for text in found.differences] == ["output ['a']", "output ['b'][1]"]
+    assert [each.where for each in found.differences] == ["output ['a']", "output ['b'][1]"]
+
+
+def test_a_zero_of_the_other_sign_counts_where_rounding_does_not_explain_it() -> None:
+    found = compare(floats(0.0, 1.0), floats(-0.0, 1.0))
+    assert str(found.differences[0]).endswith(
+        "1 zero(s) of the other sign, all values equal otherwise, -0.0 instead of 0.0 at [0]"
+    )
+    assert found.figures == Figures(max_abs=0, relative_l2=0, exact=True, bitwise=False)
+    assert compare(floats(0.0, 1.0), floats(-0.0, 1.000001)).agree
 
 
 def test_exact_and_bitwise_are_told_apart() -> None:
-    found = compare(floats(0.0, 1.0), floats(-0.0, 1.0))
-    assert found.agree
-    assert found.figures == Figures(max_abs=0, relative_l2=0, exact=True, bitwise=False)
     quiet, other = torch.tensor([0x7FC00000, 0x7FC00001], dtype=torch.int32).view(torch.float32).split(1)
     assert figures_of(quiet, other) == Figures(exact=True, bitwise=False)
     assert figures_of(quiet, quiet.clone()) == Figures()

@@ -149,5 +149,6 @@ def test_a_wrong_table_goes_and_the_other_stays(monkeypatch: pytest.MonkeyPatch)
     (rejected,) = [outcome for outcome in result.report.data["outcomes"] if outcome["status"] == "rejected"]
     assert "table of linear_1" in rejected["reason"]
     assert "max-abs" in rejected["reason"]
+    assert "ids 3" in rejected["reason"]
     assert "other.weight" in result.module.state_dict()
     assert "one.weight" not in result.module.state_dict()
