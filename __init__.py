@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .analysis import Example, Facts, Program, TokenInput, capture
     from .api import Result, analyze, compile
     from .passes import FoldTokens, Limits, Pipeline
-    from .passes.verify_modules import verify
+    from .passes.verification.verify_modules import verify
 
 __all__ = [
     "Example",
@@ -31,7 +31,7 @@ _HOMES = {
     ".analysis": ("Example", "Facts", "Program", "TokenInput", "capture"),
     ".api": ("Result", "analyze", "compile"),
     ".passes": ("FoldTokens", "Limits", "Pipeline"),
-    ".passes.verify_modules": ("verify",),
+    ".passes.verification.verify_modules": ("verify",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -21,14 +21,14 @@ from .analysis.provenance import where
 from .analysis.tokens import TokenInput
 from .inspection.report import Report
 from .inspection.reproducer import write_reproducer
-from .passes.counterexample import Counterexample
-from .passes.encode import Pack
-from .passes.evidence import Verification
 from .passes.fold_tokens import FoldTokens
 from .passes.pipeline import Pipeline, Run
 from .passes.rewrite import Rewrite
-from .passes.tabulate import Progress, silent
-from .passes.validity import Evidence, Validity
+from .passes.tables.encode import Pack
+from .passes.tables.tabulate import Progress, silent
+from .passes.verification.counterexample import Counterexample
+from .passes.verification.evidence import Verification
+from .passes.verification.validity import Evidence, Validity
 
 Objective = Literal["storage", "latency"]
 

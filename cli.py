@@ -30,8 +30,8 @@ from .errors import FoldfxError
 from .inspection.facts_view import facts_table, facts_to_dict
 from .inspection.report import SCHEMA_VERSION
 from .passes.pipeline import Pipeline
-from .passes.tabulate import Progress
-from .passes.verify_modules import verify
+from .passes.tables.tabulate import Progress
+from .passes.verification.verify_modules import verify
 
 ROLLED_BACK = NOT_EQUIVALENT = 2
 

@@ -15,13 +15,13 @@ from machine import describe
 from torch import nn
 
 from foldfx.analysis import analyze_consumers, analyze_program, capture
-from foldfx.passes.check_tables import Calls, check_layout, layouts_of
 from foldfx.passes.choose import Choice
-from foldfx.passes.encode import encode
-from foldfx.passes.figures import Limits
 from foldfx.passes.rewrite import Tables
-from foldfx.passes.runner import RegionRunner
-from foldfx.passes.tabulate import calls, chunks, silent, tabulate
+from foldfx.passes.tables.encode import encode
+from foldfx.passes.tables.runner import RegionRunner
+from foldfx.passes.tables.tabulate import calls, chunks, silent, tabulate
+from foldfx.passes.verification.check_tables import Calls, check_layout, layouts_of
+from foldfx.passes.verification.figures import Limits
 
 WIDTHS = (1024, 256, 256)
 

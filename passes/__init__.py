@@ -1,12 +1,12 @@
 """Passes, the pass manager, and verification. One pass a file."""
 
 from .context import Fuel, Pass, PassContext, PassResult
-from .evidence import LayoutEvidence, Verdict, Verification
-from .figures import Figures, Limits
 from .fold_tokens import FoldTokens
 from .outcome import Outcome, Status
 from .pipeline import Pipeline, Run
 from .rewrite import Rewrite, Tables
+from .verification.evidence import LayoutEvidence, Verdict, Verification
+from .verification.figures import Figures, Limits
 
 __all__ = [
     "Figures",

@@ -17,11 +17,11 @@ from ..analysis.provenance import where
 from ..analysis.rows import Uniform, is_static
 from ..analysis.storage import Storage, measure_program, nbytes
 from .cut import Candidate, Cut, cheapest_cut
-from .distinct import DistinctRows, largest_integer
-from .encode import smallest_integer
 from .latency import fastest_cut, row_bytes_of, work
-from .region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
 from .sweep import freed_by
+from .tables.distinct import DistinctRows, largest_integer
+from .tables.encode import smallest_integer
+from .tables.region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
 
 LARGEST_PRODUCT = 1 << 16
 """Rows a table over several token inputs may have."""

@@ -16,9 +16,9 @@ from ..analysis.facts import Facts
 from ..analysis.program import Program
 from .outcome import Outcome
 from .rewrite import Rewrite
-from .row_classes import RowClasses
 from .structure import structural_hash
-from .tabulate import Progress, silent
+from .tables.row_classes import RowClasses
+from .tables.tabulate import Progress, silent
 
 
 class Fuel:

@@ -16,16 +16,16 @@ from ..analysis.storage import Storage, measure_program
 from ..analysis.tokens import table_lookups
 from .choose import LARGEST_PRODUCT, Choice
 from .context import PassContext, PassResult
-from .encode import encode
 from .latency import multiply_adds
 from .outcome import Outcome, Status
-from .region import Region, RegionError, ancestors
 from .rewrite import Rewrite, Tables
-from .row_classes import RowClasses
 from .shape_profiles import Profile, as_profiles, as_stated, discover
-from .splice import splice
 from .sweep import needed_without, sweep
-from .tabulate import tabulate
+from .tables.encode import encode
+from .tables.region import Region, RegionError, ancestors
+from .tables.row_classes import RowClasses
+from .tables.splice import splice
+from .tables.tabulate import tabulate
 
 TABLES = "foldfx_tables"
 

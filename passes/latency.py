@@ -17,7 +17,7 @@ from ..analysis.example import Example
 from ..analysis.facts import Facts
 from ..analysis.rows import is_static
 from .cut import Candidate, Cut, cheapest_cut
-from .region import moved
+from .tables.region import moved
 
 aten = torch.ops.aten
 

@@ -15,16 +15,16 @@ from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
 from ..runtime.guards import InputGuards
 from .context import Fuel, Pass, PassContext
-from .counterexample import Counterexample
-from .evidence import Verdict, Verification
-from .figures import Limits
 from .fold_tokens import FoldTokens
 from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
 from .rollback import Culprit, Trial, find_culprit
 from .structure import state_versions, structural_hash, verify_structure
-from .tabulate import Progress, silent
+from .tables.tabulate import Progress, silent
+from .verification.counterexample import Counterexample
+from .verification.evidence import Verdict, Verification
+from .verification.figures import Limits
 from .verify import Verifier
 
 

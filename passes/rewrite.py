@@ -10,11 +10,11 @@ from torch import nn
 from torch.fx import Node
 
 from ..analysis.break_even import BreakEven
-from .encode import Pack
-from .layouts import Layout
-from .region import Region
-from .row_classes import RowClasses, class_layout
-from .tabulate import Call
+from .tables.encode import Pack
+from .tables.region import Region
+from .tables.row_classes import RowClasses, class_layout
+from .tables.tabulate import Call
+from .verification.layouts import Layout
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .counterexample import Counterexample
+from .verification.counterexample import Counterexample
 
 Fails = Callable[[Sequence[str]], Counterexample | None]
 """Builds the candidate with just these rewrites; gives a call on which it differs, None where it does not."""

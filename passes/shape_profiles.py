@@ -14,12 +14,12 @@ from math import prod
 import torch
 from torch.fx import Node
 
-from .bits import bits_of, same_bits
-from .layouts import runs_at_any_rank
-from .region import Region, RegionError
-from .row_classes import BuiltAt, RowClasses, class_calls, from_rows
-from .runner import RegionRunner
-from .tabulate import Progress, has_dynamic_axis, shapes_of, tokens_of, traced_place
+from .tables.region import Region, RegionError
+from .tables.row_classes import BuiltAt, RowClasses, class_calls, from_rows
+from .tables.runner import RegionRunner
+from .tables.tabulate import Progress, has_dynamic_axis, shapes_of, tokens_of, traced_place
+from .verification.bits import bits_of, same_bits
+from .verification.layouts import runs_at_any_rank
 
 DENSE = 64
 """Every row count up to this is measured."""

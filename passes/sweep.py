@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from torch.fx import Graph, GraphModule, Node
 
 from .._torch import is_mutable, is_overload
-from .region import closure, is_metadata_check
+from .tables.region import closure, is_metadata_check
 
 
 def needed_without(graph: Graph, replaced: Collection[Node]) -> set[Node]:

@@ -11,15 +11,15 @@ from .._torch import flatten_inputs
 from ..analysis.example import Example
 from ..analysis.program import Program
 from ..errors import ExampleError
-from .check_tables import check_tables
-from .counterexample import Counterexample, counterexamples
-from .evidence import LayoutEvidence, Verdict, Verification
-from .figures import Figures, Limits
-from .observe import observe_program
-from .probing import admitted_ranks, probe_outside, probe_small_sizes
-from .references import References
 from .rewrite import Rewrite
-from .tabulate import Progress
+from .tables.tabulate import Progress
+from .verification.check_tables import check_tables
+from .verification.counterexample import Counterexample, counterexamples
+from .verification.evidence import LayoutEvidence, Verdict, Verification
+from .verification.figures import Figures, Limits
+from .verification.observe import observe_program
+from .verification.probing import admitted_ranks, probe_outside, probe_small_sizes
+from .verification.references import References
 
 
 @dataclass(frozen=True)

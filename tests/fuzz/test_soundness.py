@@ -28,8 +28,8 @@ from foldfx._torch import size_expression, static_size
 from foldfx.analysis import Fact, analyze_program
 from foldfx.analysis.rows import Feature, TokenAxis
 from foldfx.errors import CaptureError
-from foldfx.passes.region import Region, RegionError, ancestors
-from foldfx.passes.runner import RegionRunner
+from foldfx.passes.tables.region import Region, RegionError, ancestors
+from foldfx.passes.tables.runner import RegionRunner
 
 Inputs = dict[str, Tensor]
 

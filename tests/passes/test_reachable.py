@@ -14,7 +14,7 @@ import foldfx
 from foldfx.analysis.program import GUARDS, NoGuards
 from foldfx.errors import TokenInputError, UnreachableTokenError
 from foldfx.passes import PassContext, PassResult
-from foldfx.passes.runner import RegionRunner
+from foldfx.passes.tables.runner import RegionRunner
 
 VOCABULARY, WIDTH, OUT, FLOAT = 60, 8, 16, 4
 PROJECTION, ROW = FLOAT * (WIDTH + 1) * OUT, FLOAT * OUT

@@ -1,0 +1,76 @@
+"""Runs a module on an example and records everything a caller could see, leaving no trace behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...analysis.attributes import AttributeWatch
+from ...analysis.example import Example
+from ...analysis.program import Program
+from .bits import same_bits
+from .memory import shared_memory
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One call.
+
+    Attributes:
+        outputs: the returned tree; None where it raised.
+        inputs: arguments after the call, as (args, kwargs).
+        buffers: the buffers the call changed, by name.
+        shared: pairs of places that share memory, see `shared_memory`.
+        error: the exception it raised, or None.
+    """
+
+    outputs: Any
+    inputs: Any
+    buffers: Mapping[str, torch.Tensor]
+    shared: frozenset[tuple[str, str]] = frozenset()
+    error: Exception | None = None
+
+    @property
+    def did(self) -> str:
+        """How the call ended, for messages."""
+        return "returned a value" if self.error is None else f"raised {type(self.error).__name__}"
+
+
+def observe(module: nn.Module, example: Example, written: Collection[str] | None = None) -> Observation:
+    """Call `module` on a copy of the example, without gradients and with a fixed seed.
+
+    Buffers and attributes that the call writes are put back; an exception is part of the observation.
+
+    Args:
+        module: a model or a program's module.
+        example: the call.
+        written: names of the buffers the call may write; None: any.
+    """
+    call, watch = example.cloned(), AttributeWatch(module, written)
+    outputs, error = None, None
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            outputs = module(*call.args, **call.kwargs)
+        except Exception as raised:
+            error = raised
+    changed = {
+        name: buffer.detach().clone()
+        for name, buffer in module.named_buffers()
+        if not same_bits(buffer, watch.buffers.get(name, buffer))
+    }
+    inputs = call.args, dict(call.kwargs)
+    shared = shared_memory(outputs, inputs, module)
+    watch.restore()
+    return Observation(outputs, inputs, changed, shared, error)
+
+
+def observe_program(program: Program, example: Example) -> Observation:
+    """`observe` for a program, whose writes are known."""
+    return observe(program.module, example, program.effects.mutated_buffers)

@@ -1,0 +1,88 @@
+"""Probes: calls made up around the examples, on which candidate and original must also agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..._torch import size_expression, static_size
+from ...analysis.example import Example
+from ...analysis.program import Program
+from .compare import compare_calls
+from .counterexample import Counterexample, counterexamples
+from .figures import Limits
+from .observe import observe, observe_program
+from .variants import first_replaced, in_rank, resized, with_tokens
+
+RANKS = (0, 1, 2, 3)
+
+
+def probe_outside(
+    original: nn.Module, candidate: Program, example: Example, limits: Limits, said: dict[str, str]
+) -> list[Counterexample]:
+    """Ids outside the domain: the candidate must raise what the original raises, and never return another value.
+
+    Where the original returns a value the candidate may raise: such ids are outside the program's contract.
+    """
+    wrong: list[Counterexample] = []
+    for name, domain in candidate.tokens.items():
+        for bad in (domain.size, -1, -domain.size - 1):
+            probe = with_tokens(candidate, example, name, lambda ids, bad=bad: first_replaced(ids, bad))  # type: ignore[misc]
+            if probe is None:
+                continue
+            reference, answer = observe(original, probe), observe_program(candidate, probe)
+            said[f"{name}={bad}"] = f"original {reference.did}, folded {answer.did}"
+            stricter = reference.error is None and isinstance(answer.error, IndexError | RuntimeError)
+            if not stricter:
+                comparison = compare_calls(reference, answer, limits)
+                wrong.extend(counterexamples(comparison, f"{name}={bad}, outside the domain", probe, candidate)[:1])
+    return wrong
+
+
+def probe_small_sizes(
+    original: nn.Module, candidate: Program, example: Example, limits: Limits, said: dict[str, str]
+) -> list[Counterexample]:
+    """The example with each dynamic size of the token ids set to 0 and to 1, in every input that has it.
+
+    Where the original raises, the candidate raises as well, or returns no elements for no rows. Where export left a
+    guard that such a size fails, the program says so itself and does not cover it.
+    """
+    wrong: list[Counterexample] = []
+    inputs = {node.name: node.meta["val"] for node in candidate.input_nodes()}
+    symbols = {size_expression(s) for name in candidate.tokens for s in inputs[name].shape if static_size(s) is None}
+    for symbol in sorted(symbols, key=str):
+        for size in (0, 1):
+            if size < _least(candidate, str(symbol)):
+                continue
+            probe = resized(candidate, example, symbol, size)
+            reference, answer = observe(original, probe), observe_program(candidate, probe)
+            lenient = reference.error is not None and (size == 0 or answer.error is not None)
+            guarded = isinstance(answer.error, AssertionError)
+            said[f"size {symbol}={size}"] = f"original {reference.did}, folded {answer.did}"
+            if not lenient and not guarded:
+                call = f"example 0 with size {symbol} = {size}"
+                wrong.extend(counterexamples(compare_calls(reference, answer, limits), call, probe, candidate)[:1])
+    return wrong
+
+
+def _least(candidate: Program, symbol: str) -> int:
+    """The smallest size the capture allows for a symbol."""
+    text = candidate.dynamic.get(symbol, "VR[2, int_oo]")
+    return int(text.partition("[")[2].partition(",")[0])
+
+
+def admitted_ranks(
+    original: nn.Module, candidate: Program, examples: Sequence[Example], limits: Limits
+) -> dict[str, tuple[int, ...]]:
+    """Numbers of dimensions of ids for which original and candidate were seen to agree, the captured one included."""
+    admitted = {node.name: {node.meta["val"].dim()} for node in candidate.input_nodes() if node.name in candidate.tokens}
+    if len(admitted) != 1:
+        return {name: tuple(ranks) for name, ranks in admitted.items()}
+    (name, ranks) = next(iter(admitted.items()))
+    for rank in RANKS:
+        probes = [probe for example in examples if (probe := in_rank(candidate, example, name, rank)) is not None]
+        calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
+        if probes and all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
+            ranks.add(rank)
+    return {name: tuple(sorted(ranks))}
