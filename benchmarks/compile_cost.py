@@ -1,7 +1,8 @@
-"""What building and checking tables costs beside one bare evaluation: `python benchmarks/compile_cost.py [V] [d]`.
+"""What building and checking tables costs beside bare evaluations: `python benchmarks/compile_cost.py [V] [d]`.
 
-RMSNorm → q(1024), k(256), v(256) in float32 over V ids of width d. Prints seconds and ratios to one bare evaluation of
-the region over arange(V) in the chunks the tables are built in, and the peak memory beyond source and tables.
+RMSNorm → q(1024), k(256), v(256) in float32 over V ids of width d. Prints seconds and ratios to one bare evaluation, the
+module itself called on arange(V) in the chunks the tables are built in, or to V bare calls of one row; and the peak memory
+beyond the import, the source and the tables. Bare evaluations run before, between and after what they are compared with.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
+from statistics import median
 
 import torch
 from machine import describe
 from torch import nn
 
-from foldfx.analysis import analyze_consumers, analyze_program, capture
+from foldfx.analysis import Program, analyze_consumers, analyze_program, capture
 from foldfx.passes.choose import Choice
 from foldfx.passes.rewrite import Tables
 from foldfx.passes.tables.encode import encode
-from foldfx.passes.tables.runner import RegionRunner
-from foldfx.passes.tables.tabulate import calls, chunks, silent, tabulate
-from foldfx.passes.verification.check_tables import Calls, check_layout, layouts_of
+from foldfx.passes.tables.tabulate import chunks, silent, tabulate
+from foldfx.passes.verification.check_tables import TableCheck
 from foldfx.passes.verification.figures import Limits
+from foldfx.passes.verification.layouts import layouts_of
 
 WIDTHS = (1024, 256, 256)
+SINGLES = 20_000
+"""Calls of one row that are timed bare, at most."""
 
 
-class Projections(nn.Module):
+class Region(nn.Module):
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
         self.embedding, self.norm = nn.Embedding(vocabulary, width), nn.RMSNorm(width)
@@ -34,72 +39,94 @@ class Projections(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> list[torch.Tensor]:
         normed = self.norm(self.embedding(ids))
-        return [projection(normed).cumsum(1) for projection in self.projections]
+        return [projection(normed) for projection in self.projections]
 
 
-def main(vocabulary: int, width: int) -> None:
-    model = Projections(vocabulary, width).eval().requires_grad_(False)
-    program = capture(model, (torch.zeros(2, 3, dtype=torch.int64),))
-    choice = Choice(program, analyze_program(program), analyze_consumers(program))
-    values = choice.frontier()
-    region = choice.region_of(values[0])
-    run = RegionRunner(region, values)
-    source = sum(parameter.nbytes for parameter in model.parameters())
-    table_bytes = choice.table_bytes(values)
+class Sums(nn.Module):
+    """Keeps the projections inside: sums over positions follow."""
 
-    def bare() -> None:
-        for start, stop in chunks(region.domain, sum(map(region.row_bytes, values))):
-            for ids, _ in calls(region, stop - start, start, stop):
-                run(ids)
+    def __init__(self, region: Region) -> None:
+        super().__init__()
+        self.region = region
 
+    def forward(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        return [value.cumsum(1) for value in self.region(ids)]
+
+
+def seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
-    bare()
-    once = time.perf_counter() - began
-    began = time.perf_counter()
-    built = tabulate(region, values)
-    building = time.perf_counter() - began
-    began = time.perf_counter()
-    encoded = encode(dict(zip(values, built, strict=True)), "tables")
-    encoding = time.perf_counter() - began
-    holder = nn.Module()
-    holder.tables = nn.Module()
-    for name, tensor in encoded.state.items():
-        holder.tables.register_buffer(name.rpartition(".")[2], tensor)
-    tables = Tables(region, tuple(encoded.packs), "embedding")
-    checking = {}
-    for name, layout in layouts_of(region, run, Limits()).items():
-        began = time.perf_counter()
-        found = list(check_layout(tables, holder, run, name, layout, Limits(), silent))
-        checking[name] = time.perf_counter() - began
-        assert not any(beyond for _, beyond in found), found
-    bulk = building + encoding + sum(seconds for name, seconds in checking.items() if name != "scalar")
-    alone = _bare_calls(layouts_of(region, run, Limits())["scalar"][0](), run)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"{describe()}; V = {vocabulary:,}, d = {width:,}, widths {WIDTHS}, float32\n")
-    print(f"one bare evaluation            {once:8.2f} s")
-    print(f"building                       {building:8.2f} s")
-    print(f"encoding                       {encoding:8.2f} s")
-    for name, seconds in checking.items():
-        print(f"checking, {name:20} {seconds:8.2f} s")
-    print(f"building and bulk checking     {bulk:8.2f} s = {bulk / once:.2f} × one bare evaluation")
-    print(f"V calls of one row             {alone:8.2f} s; checked {checking['scalar'] / alone:.2f} × that")
-    beyond = (peak - source - table_bytes) / 2**20
-    print(f"peak beyond source and tables  {beyond:8.0f} MiB; a process that only imports has {_import_mib():.0f} MiB")
-
-
-def _bare_calls(made: Calls, run: RegionRunner) -> float:
-    began = time.perf_counter()
-    for ids, _ in made:
-        run(ids)
+    work()
     return time.perf_counter() - began
 
 
-def _import_mib() -> float:
-    """Resident memory of a process that has only imported torch and foldfx."""
-    import subprocess
+def peak() -> int:
+    """Bytes of memory this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-    code = "import resource, foldfx; foldfx.compile; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
-    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+def main(vocabulary: int, width: int) -> None:
+    region = Region(vocabulary, width).eval().requires_grad_(False)
+    source = sum(parameter.nbytes for parameter in region.parameters())
+    program = capture(Sums(region).eval(), (torch.zeros(2, 3, dtype=torch.int64),))
+    choice = Choice(program, analyze_program(program), analyze_consumers(program))
+    imported = peak() - source
+    values = choice.frontier()
+    table_bytes = choice.table_bytes(values)
+    row_bytes = sum(map(choice.region_of(values[0]).row_bytes, values))
+
+    @torch.no_grad()
+    def bare() -> None:
+        for start, stop in chunks(vocabulary, row_bytes):
+            region(torch.arange(start, stop).reshape(1, -1))
+
+    @torch.no_grad()
+    def singles() -> None:
+        for token in torch.arange(min(vocabulary, SINGLES)).unbind():
+            region(token)
+
+    evaluations, calls = [seconds(bare)], [seconds(singles)]
+    tables, module, building, encoding = build(program, choice)
+    evaluations.append(seconds(bare))
+    check = TableCheck(tables, module, Limits(), silent)
+    checking = {}
+    for layout in layouts_of(tables.region, check.run):
+        checking[layout.name] = seconds(lambda layout=layout: verified(check, layout))
+        evaluations.append(seconds(bare))
+        if layout.name == "scalar":
+            calls.append(seconds(singles))
+    once, alone = median(evaluations), median(calls) * vocabulary / min(vocabulary, SINGLES)
+    bulk = building + encoding + sum(spent for name, spent in checking.items() if name != "scalar")
+    beyond = (peak() - imported - source - table_bytes) / 2**20
+    print(f"{describe()}; V = {vocabulary:,}, d = {width:,}, widths {WIDTHS}, float32\n")
+    print(f"one bare evaluation            {once:8.2f} s (median of {len(evaluations)})")
+    print(f"building                       {building:8.2f} s")
+    print(f"encoding                       {encoding:8.2f} s")
+    for name, spent in checking.items():
+        print(f"checking, {name:20} {spent:8.2f} s")
+    print(f"building and bulk checking     {bulk:8.2f} s = {bulk / once:.2f} × one bare evaluation")
+    print(f"V bare calls of one row        {alone:8.2f} s; checked in {checking['scalar'] / alone:.2f} × that")
+    print(f"peak beyond import, source and tables {beyond:.0f} MiB")
+
+
+def build(program: Program, choice: Choice) -> tuple[Tables, nn.Module, float, float]:
+    """The tables of the frontier, the module that holds them, and the seconds for building and for encoding."""
+    values = choice.frontier()
+    region = choice.region_of(values[0])
+    began = time.perf_counter()
+    built = tabulate(region, values)
+    building = time.perf_counter() - began
+    encoded = encode(dict(zip(values, built, strict=True)), "tables")
+    encoding = time.perf_counter() - began - building
+    module = nn.Module()
+    module.tables = nn.Module()
+    for name, tensor in encoded.state.items():
+        module.tables.register_buffer(name.rpartition(".")[2], tensor)
+    return Tables(region, tuple(encoded.packs), "embedding"), module, building, encoding
+
+
+def verified(check: TableCheck, layout: object) -> None:
+    _, wrong = check(layout)  # type: ignore[arg-type]
+    assert not wrong, wrong
 
 
 if __name__ == "__main__":

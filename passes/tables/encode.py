@@ -72,12 +72,19 @@ class Pack:
             found = stored.expand(self.rows, -1)[rows]
         elif self.remap is not None:
             column = classes if classes is not None and self.classes > 1 else torch.zeros_like(rows)
-            found = stored[attrgetter(self.remap)(module)[rows, column.to(rows.device)].long()]
+            found = stored.index_select(0, attrgetter(self.remap)(module)[rows, column.to(rows.device)].long())
+        elif _is_range(rows):
+            found = stored[int(rows[0]) : int(rows[-1]) + 1]
         else:
-            found = stored[rows]
+            found = stored.index_select(0, rows)
         if self.columns is not None:
             found = found[:, attrgetter(self.columns)(module).long()]
         return {part.value: found[:, part.start : part.start + part.width].to(part.dtype) for part in self.parts}
+
+
+def _is_range(rows: torch.Tensor) -> bool:
+    """Ascending without a gap, so that a slice holds them."""
+    return rows.numel() > 0 and bool((rows.diff() == 1).all())
 
 
 @dataclass

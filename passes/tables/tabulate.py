@@ -17,7 +17,7 @@ from .runner import Ids, RegionRunner
 CHUNK_BYTES = 32 << 20
 SMALLEST_CHUNK, LARGEST_CHUNK = 256, 4096
 
-BLOCK = 1024
+BLOCK = 256
 """Ids prepared, and rows compared, at once."""
 
 Progress = Callable[[str, int, int], None]

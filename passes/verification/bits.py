@@ -11,7 +11,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """The elements' bit patterns as integers; integers and booleans as they are."""
     if not tensor.is_floating_point():
         return tensor
-    return tensor.detach().contiguous().view(_SAME_SIZE[tensor.element_size()])
+    return tensor.detach().view(_SAME_SIZE[tensor.element_size()])
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

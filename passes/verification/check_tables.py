@@ -112,7 +112,7 @@ class TableCheck:
         seen = 0
         for block, computed in self._blocks(layout):
             rows = torch.cat([call.rows for call in block])
-            stored = self._tables.decode(self._module, block)
+            stored = self._tables.decode(self._module, block, layout.number if layout.as_built else None)
             for node, expected in zip(self._tables.values, computed, strict=True):
                 figures = figures_of_rows(expected, stored[node])
                 worst[node] = worst[node].worst(figures)
@@ -153,8 +153,13 @@ class TableCheck:
 
     def _joined(self, computed: list[list[torch.Tensor]]) -> list[torch.Tensor]:
         """Each value's rows of all calls; of calls of one row, whatever their dimensions, the elements are in order."""
-        values = zip(self._tables.values, zip(*computed, strict=True), strict=True)
-        return [torch.cat([part.reshape(-1, self._tables.region.width(node)) for part in parts]) for node, parts in values]
+        if len(computed) == 1:
+            return computed[0]
+        widths = map(self._tables.region.width, self._tables.values)
+        return [
+            torch.cat([part.reshape(-1, width) for part in parts])
+            for width, parts in zip(widths, zip(*computed, strict=True), strict=True)
+        ]
 
     def _note(self, rows: torch.Tensor, expected: torch.Tensor, stored: torch.Tensor) -> None:
         distance = (expected.double() - stored.double()).abs().nan_to_num(nan=torch.inf).amax(1).float()

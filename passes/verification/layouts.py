@@ -42,6 +42,7 @@ class Layout:
         make: the calls that ask for them.
         note: why the layout's own shape is not possible, or what is particular about it.
         as_built: the very calls tables are built with, so that table and region must be equal.
+        number: the execution class of the tables built so; 0 for the bulk ones.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Layout:
     make: Callable[[torch.Tensor], Iterator[Call]]
     note: str = ""
     as_built: bool = False
+    number: int = 0
 
     def calls(self) -> Iterator[Call]:
         """One call after the other."""
