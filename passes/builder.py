@@ -10,7 +10,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .._torch import as_fake, fake_mode_of
+from ..errors import PassError
 from .structure import ORIGINS, recompute
+from .verification.bits import same_bits
 
 
 class Builder:
@@ -68,8 +70,15 @@ class Builder:
 
 
 def provide(module: GraphModule, name: str, tensor: torch.Tensor) -> None:
-    """Register `tensor` as the persistent buffer `name`, making the submodules on the way."""
+    """Register `tensor` as the persistent buffer `name`, making the submodules on the way.
+
+    Raises:
+        PassError: there is other state of this name.
+    """
     path, _, leaf = name.rpartition(".")
     if path and path not in dict(module.named_modules()):
         module.add_submodule(path, torch.nn.Module())
-    module.get_submodule(path).register_buffer(leaf, tensor)
+    holder = module.get_submodule(path)
+    if hasattr(holder, leaf) and not same_bits(getattr(holder, leaf), tensor):
+        raise PassError(f"there is other state {name} already")
+    holder.register_buffer(leaf, tensor)

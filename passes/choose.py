@@ -18,7 +18,7 @@ from ..analysis.rows import Uniform, is_static
 from ..analysis.storage import Storage, measure_program, nbytes
 from .cut import Candidate, Cut, cheapest_cut
 from .latency import fastest_cut, row_bytes_of, work
-from .sweep import freed_by
+from .sweep import freed_by, needed_without
 from .tables.distinct import DistinctRows, largest_integer
 from .tables.encode import smallest_integer
 from .tables.region import STORED_READS, Region, ancestors, is_metadata_check, is_size, moved, unmoved
@@ -80,8 +80,10 @@ class Choice:
 
     @cached_property
     def tables(self) -> list[Node]:
-        """The values the optimal cut tabulates."""
-        return [node for node in self.values if node.name in self.cut.tables]
+        """The values the optimal cut tabulates, but those that only shapes are taken from once the others are tables."""
+        chosen = [node for node in self.values if node.name in self.cut.tables]
+        needed = needed_without(self.program.graph, chosen)
+        return [node for node in chosen if any(user in needed for user in node.users)]
 
     def region(self, inputs: Iterable[str]) -> Region:
         """The region of some token inputs."""

@@ -70,8 +70,10 @@ class PassContext:
         fuel: shared by all passes.
         progress: called during long work.
         model: the captured model, and `owner` a model that encloses it, for whoever holds state outside the graph.
-        tabulated: tables built so far, by the names of their values; runs of one program may share it.
-        classed: execution classes found so far, with the tables of each, likewise.
+        tabulated: tables built so far, by the structural hash of their program and the names of their values; runs of
+            one program may share it.
+        classed: execution classes found or stated so far, with the tables of each, likewise; by the profiles, too.
+        held: the programs whose hashes those are, which name tensors by their addresses.
     """
 
     fuel: Fuel = field(default_factory=Fuel)
@@ -79,7 +81,8 @@ class PassContext:
     model: nn.Module | None = None
     owner: nn.Module | None = None
     tabulated: dict[tuple[str, ...], list[torch.Tensor]] = field(default_factory=dict)
-    classed: dict[tuple[str, ...], tuple[RowClasses, list[list[torch.Tensor]]]] = field(default_factory=dict)
+    classed: dict[object, tuple[RowClasses, list[list[torch.Tensor]]]] = field(default_factory=dict)
+    held: list[Program] = field(default_factory=list)
     _cached: tuple[str, Program, Facts] | None = None
 
     def facts(self, program: Program) -> Facts:

@@ -20,6 +20,7 @@ from .latency import multiply_adds
 from .outcome import Outcome, Status
 from .rewrite import Rewrite, Tables
 from .shape_profiles import Profile, as_profiles, as_stated, discover
+from .structure import structural_hash
 from .sweep import needed_without, sweep
 from .tables.encode import encode
 from .tables.region import Region, RegionError, ancestors
@@ -152,7 +153,13 @@ class FoldTokens:
         rules = [str(each.classes) for each in tables if each.classes is not None]
         over = self.max_table_bytes is not None and table_bytes > self.max_table_bytes
         if over or (self.max_table_bytes is None and not measure_program(copy).below(before)):
-            reason += f"; tables by execution class ({'; '.join(rules)}) take {table_bytes:,} B" if rules else ""
+            if rules:
+                after = measure_program(copy)
+                figures = _figures(choice, removed, table_bytes, before, after)
+                reason += (
+                    f"; tables by execution class ({'; '.join(rules)}) take {table_bytes:,} B: logical {before.logical:,} → "
+                    f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B"
+                )
             return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
         context.fuel.take(rung)
         balance = _balance(choice, nodes, removed)
@@ -188,18 +195,22 @@ class FoldTokens:
     def _filled(
         self, region: Region, group: Sequence[Node], alone: Sequence[Node], context: PassContext, by_class: bool
     ) -> tuple[RowClasses | None, list[list[torch.Tensor]]]:
-        """The tables of a group, for each execution class if there are several; built once for all attempts."""
-        key = tuple(node.name for node in group)
+        """The tables of a group, for each execution class if there are several; built once for attempts on one program."""
+        context.held.append(region.program)
+        key = (structural_hash(region.program.module), *(node.name for node in group))
         if key not in context.tabulated:
             context.tabulated[key] = tabulate(region, group, context.progress, alone)
         bulk = context.tabulated[key]
         if not by_class:
             return None, [bulk]
-        if self.profiles is not None:
-            return as_stated(region, group, bulk, as_profiles(self.profiles))
-        if key not in context.classed:
-            context.classed[key] = discover(region, group, bulk, context.progress)
-        return context.classed[key]
+        profiles = None if self.profiles is None else as_profiles(self.profiles)
+        if (key, profiles) not in context.classed:
+            context.classed[key, profiles] = (
+                discover(region, group, bulk, context.progress)
+                if profiles is None
+                else as_stated(region, group, bulk, profiles)
+            )
+        return context.classed[key, profiles]
 
 
 def _by_index(choice: Choice, nodes: Sequence[Node]) -> list[list[Node]]:

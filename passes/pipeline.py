@@ -20,12 +20,12 @@ from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
 from .rollback import Culprit, Trial, find_culprit
-from .structure import state_versions, structural_hash, verify_structure
+from .structure import state_versions, structural_hash, verify_structure, verify_values
 from .tables.tabulate import Progress, silent
 from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
 from .verification.figures import Limits
-from .verify import Verifier
+from .verify import Verifier, require_calls
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ class Pipeline:
             PassError: a pass left its copy malformed; `program` is as it was.
         """
         context = context or PassContext(Fuel(self.fuel))
+        captured = program.module
         outcomes: list[Outcome] = []
         rewrites: list[Rewrite] = []
         for each in self.passes:
@@ -132,6 +133,7 @@ class Pipeline:
             result = each.run(program.copy(), context)
             try:
                 verify_structure(result.program.module, program.module)
+                verify_values(result.program.module, captured)
                 if written := [name for name, version in state_versions(program.module).items() if versions[name] != version]:
                     raise PassError(f"it wrote the tensors {written}; new values are new state")
             except PassError as error:
@@ -169,6 +171,7 @@ class Pipeline:
             PassError, LoweringError: a pass or provider misbehaved; nothing is lost.
         """
         calls = as_examples(examples)
+        require_calls(program, calls)
         verifier = Verifier(
             original if original is not None else program.module, calls, self.limits, progress, self.time_budget
         )
@@ -208,8 +211,12 @@ class Pipeline:
 
     def _timing(self, program: Program, candidate: Program, calls: Sequence[Example]) -> Timing | None:
         """Side by side, where a pass aims at latency."""
-        aims = any(getattr(each, "max_table_bytes", None) is not None for each in self.passes)
-        return measure_side_by_side(program.module, candidate.module, calls) if aims else None
+        if not any(getattr(each, "max_table_bytes", None) is not None for each in self.passes):
+            return None
+        before, after = program.copy(), candidate.copy()
+        for each in (before, after):  # the rounds write buffers; the programs' own stay as captured
+            own_written_buffers(each.module, each.effects)
+        return measure_side_by_side(before.module, after.module, calls)
 
 
 @dataclass(frozen=True)
@@ -244,13 +251,21 @@ class _Attempts:
         self.trials: list[Trial] = []
 
     def settle(self) -> _Attempt:
-        """The candidate with every rewrite but the culprits; the first one if no culprits explain the difference."""
+        """The candidate with every rewrite but the culprits; the first one if no culprits explain the difference.
+
+        Where nothing is left of the first one, its outcomes are the last one's: they say why, rung by rung.
+        """
         culprits: list[Culprit] = []
         first = attempt = self._attempt(culprits)
         while attempt.built.log and attempt.verification.verdict is Verdict.DIFFERENT:
             culprits += self._culprits(attempt)
             attempt = self._attempt(culprits)
-        return attempt if attempt.built.modified and attempt.verification.success else replace(first, culprits=tuple(culprits))
+        if attempt.built.modified and attempt.verification.success:
+            return attempt
+        last = attempt.built
+        gone = not last.modified and any(outcome.status is Status.REJECTED for outcome in last.outcomes)
+        built = replace(first.built, outcomes=last.outcomes) if gone else first.built
+        return replace(first, built=built, culprits=tuple(culprits))
 
     def _attempt(self, culprits: Sequence[Culprit]) -> _Attempt:
         built = self._build(culprits)
@@ -299,12 +314,13 @@ def _why(verification: Verification) -> str:
 
 
 def _install_guards(program: Program, verification: Verification) -> None:
-    """Let the program's input check also hold the ids to the numbers of dimensions that were verified."""
+    """Let the input check also hold ids to the numbers of dimensions that were verified, and inputs that were None to it."""
     places = {node.name: place for place, node in enumerate(program.input_nodes())}
     ranks = {name: (places[name], frozenset(admitted)) for name, admitted in verification.ranks.items()}
     reachable = {name: (places[name], _mask(domain)) for name, domain in program.tokens.items() if domain.reachable is not None}
+    absent = [(name, places[name]) for name in places if program.input_nodes()[places[name]].meta["val"] is None]
     sizes = program.module.get_submodule(GUARDS)
-    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable))
+    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable, absent))
 
 
 def _mask(domain: Domain) -> torch.Tensor:

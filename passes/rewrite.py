@@ -12,9 +12,9 @@ from torch.fx import Node
 from ..analysis.break_even import BreakEven
 from .tables.encode import Pack
 from .tables.region import Region
-from .tables.row_classes import RowClasses, class_layout
+from .tables.row_classes import RowClasses, class_layout, end_layout
 from .tables.tabulate import Call
-from .verification.layouts import Layout
+from .verification.layouts import FULL, Layout
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,30 @@ class Tables:
         """The values tabulated."""
         return [part.value for pack in self.packs for part in pack.parts]
 
-    def decode(self, module: nn.Module, calls: Sequence[Call]) -> dict[Node, torch.Tensor]:
-        """What the program looks up for the rows of `calls`, [rows, width] for each value."""
+    def decode(self, module: nn.Module, calls: Sequence[Call], built: int | None = None) -> dict[Node, torch.Tensor]:
+        """What the program looks up for the rows of `calls`, [rows, width] for each value.
+
+        Args:
+            module: the program's.
+            calls: calls of the region.
+            built: the class whose tables such calls built: where the user states which calls use it, it is asked itself.
+        """
         rows = torch.cat([call.rows for call in calls])
         classes = None
-        if self.classes is not None:
+        if self.classes is not None and self.classes.stated and built is not None:
+            classes = torch.full_like(rows, built)
+        elif self.classes is not None:
             of = {count: self.classes.of(count) for count in {call.count for call in calls}}
             classes = torch.cat([call.answers(of[call.count]) for call in calls])
         return {node: found for pack in self.packs for node, found in pack.decode(module, rows, classes).items()}
 
     def class_layouts(self) -> list[Layout]:
-        """The calls with which the tables of classes other than bulk were built."""
+        """The calls that built the tables of classes other than bulk, and calls at the ends of the rule's intervals."""
         if self.classes is None:
             return []
-        return [class_layout(self.region, number, built) for number, built in enumerate(self.classes.built) if built.count]
+        built = [class_layout(self.region, number, built) for number, built in enumerate(self.classes.built) if built.count]
+        counts = sorted({count for bound in self.classes.bounds for count in (bound, bound + 1) if count <= FULL})
+        return built + [end_layout(self.region, count, not self.classes.stated) for count in counts]
 
 
 @dataclass(frozen=True)

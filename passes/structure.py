@@ -12,7 +12,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .._torch import fake_mode_of, is_overload, size_expression, storage_key
+from ..analysis.program import GUARDS
 from ..errors import PassError
+from .verification.bits import same_bits
 
 ORIGINS = "foldfx_origins"
 """`node.meta` key of every node a pass adds: (pass name, names of the nodes it stands for)."""
@@ -29,8 +31,7 @@ def structural_hash(module: GraphModule) -> str:
         target = node.target if node.op in ("get_attr", "placeholder", "call_module") else str(node.target)
         line = (node.op, target, _literal(node.args, number), _literal(node.kwargs, number), _metadata(node.meta.get("val")))
         digest.update(repr(line).encode())
-    state = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    for name, tensor in sorted(state, key=lambda item: item[0]):
+    for name, tensor in sorted(_state(module), key=lambda item: item[0]):
         digest.update(
             repr((name, storage_key(tensor), tensor.storage_offset(), tuple(tensor.shape), str(tensor.dtype))).encode()
         )
@@ -65,8 +66,8 @@ def verify_structure(module: GraphModule, before: GraphModule | None = None) -> 
         before: the graph the pass was given; calls that are as they were in it need no second look.
 
     Raises:
-        PassError: fx lint fails, a read has no state behind it, or the recorded metadata of a value is not what its
-            operation yields.
+        PassError: fx lint fails; a read has no state behind it; the recorded metadata of a value is not what its operation
+            yields; a new node does not say what it stands for; state changed its kind; or the inputs are no longer checked.
     """
     known = {} if before is None else {node.name: node for node in before.graph.nodes}
     try:
@@ -78,12 +79,71 @@ def verify_structure(module: GraphModule, before: GraphModule | None = None) -> 
             _verify_state(module, node)
         if node.op == "call_function" and not _is_as_before(node, known.get(node.name)):
             _verify_metadata(node)
+    if before is not None:
+        _verify_origins(module, known)
+        _verify_kinds(module, before)
+        _verify_input_check(module, before)
 
 
-def state_versions(module: GraphModule) -> dict[str, int]:
-    """The version counter of every tensor of the state: it moves when the tensor is written in place."""
-    state = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return {name: tensor._version for name, tensor in state}
+def _verify_origins(module: GraphModule, known: Mapping[str, Node]) -> None:
+    """A reviewer must be able to trace every new value to those it stands for."""
+    for node in module.graph.nodes:
+        if node.op in ("call_function", "get_attr") and node.name not in known and ORIGINS not in node.meta:
+            raise PassError(f"{node.name} is new and has no origins; create nodes through passes.builder.Builder")
+
+
+def _verify_kinds(module: GraphModule, before: GraphModule) -> None:
+    """Parameters stay parameters, buffers buffers, and what a saved model leaves out stays out."""
+    kinds, now = _kinds(before), _kinds(module)
+    for name in kinds.keys() & now.keys():
+        if kinds[name] != now[name]:
+            raise PassError(f"state {name!r} was a {kinds[name]} and is a {now[name]}; new values are new state")
+
+
+def _verify_input_check(module: GraphModule, before: GraphModule) -> None:
+    """The call returns nothing, so no output shows that it is gone; it must see every input."""
+    if any(node.op == "call_module" and node.target == GUARDS for node in before.graph.nodes):
+        inputs = tuple(node for node in module.graph.nodes if node.op == "placeholder")
+        if not any(node.target == GUARDS and node.args == inputs for node in module.graph.nodes if node.op == "call_module"):
+            raise PassError("the inputs are no longer checked: the graph must call its input check on all of them")
+
+
+def verify_values(module: GraphModule, captured: GraphModule) -> None:
+    """Check that captured state which kept its name holds what it held: no example need use the rows that do not.
+
+    Raises:
+        PassError: it holds other values.
+    """
+    held = dict(_state(module))
+    for name, tensor in _state(captured):
+        now = held.get(name, tensor)
+        if now is not tensor and not same_bits(now, tensor):
+            raise PassError(f"state {name!r} holds other values than the captured one; new values are new state")
+
+
+def _kinds(module: GraphModule) -> dict[str, str]:
+    saved = module.state_dict(keep_vars=True).keys()
+    kinds = {name: "parameter" for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, _ in module.named_buffers(remove_duplicate=False):
+        kinds[name] = "persistent buffer" if name in saved else "non-persistent buffer"
+    return kinds
+
+
+def state_versions(module: GraphModule) -> dict[str, tuple[int, int]]:
+    """What moves when a tensor of the state is written in place: its version counter, and a sum over its bits.
+
+    Writes through `.data` and numpy move only the sum.
+    """
+    return {name: (tensor._version, _bit_sum(tensor)) for name, tensor in _state(module)}
+
+
+def _state(module: GraphModule) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+
+
+def _bit_sum(tensor: torch.Tensor) -> int:
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return int(tensor.detach().view(words).sum(dtype=torch.int64))
 
 
 def _is_as_before(node: Node, before: Node | None) -> bool:
@@ -115,7 +175,7 @@ def _verify_metadata(node: Node) -> None:
     if not is_overload(node.target):
         return
     if recorded is None:
-        if node.target._schema.returns:
+        if node.target._schema.returns and not node.target._schema.is_mutable:
             raise PassError(f"{node.name} carries no traced value; create nodes through passes.builder.Builder")
         return
     if isinstance(recorded, torch.Tensor) and not node.target._schema.is_mutable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
@@ -29,12 +30,13 @@ class _Outputs:
     wrong: list[Counterexample]
     worst: Figures
     said: dict[str, str]
+    unsure: list[str]
 
 
 class Verifier:
     """Decides whether candidates may stand in for one original.
 
-    What the original does on the examples, and what was found for a rewrite's tables, is computed once.
+    What the original does on the examples is computed once, what was found for a rewrite's tables once a candidate.
 
     Args:
         original: the user's model.
@@ -61,11 +63,14 @@ class Verifier:
         self._progress = progress
         self._time_budget = time_budget
         self._references = References(original, examples, limits)
+        self._checked: Program | None = None
         self._tables: dict[str, tuple[list[LayoutEvidence], list[Counterexample]]] = {}
         self.compared = 0
 
     def tables(self, rewrite: Rewrite, candidate: Program) -> tuple[list[LayoutEvidence], list[Counterexample]]:
         """The evidence for a rewrite's tables, and a counterexample for each that is beyond the limits."""
+        if candidate is not self._checked:
+            self._checked, self._tables = candidate, {}
         if rewrite.name not in self._tables:
             self._tables[rewrite.name] = check_tables(rewrite, candidate, self._limits, self._progress, self._time_budget)
         return self._tables[rewrite.name]
@@ -74,25 +79,25 @@ class Verifier:
         """Where complete outputs differ, on the examples and on small sizes.
 
         Raises:
-            ExampleError: the original fails on an example, or an example's structure is not the captured one.
+            ExampleError: the original fails on an example.
         """
         return self._compare(candidate).wrong
 
     def _compare(self, candidate: Program) -> _Outputs:
-        for place, example in enumerate(self._examples):
-            _check_structure(candidate, example, place)
         self.compared += 1
         wrong: list[Counterexample] = []
         said: dict[str, str] = {}
         worst = Figures()
-        sure = not self._references.unsure
+        unsure = self._references.unrepeatable
+        sure = not unsure
         for place, example in enumerate(self._examples):
-            comparison = self._references.compare(place, observe_program(candidate, example))
+            comparison = self._references.compare(place, partial(observe_program, candidate, example))
             worst = worst.worst(comparison.figures)
+            unsure += comparison.unsure
             wrong += counterexamples(comparison, f"example {place}", example, candidate) if sure else []
         if sure:
             wrong += probe_small_sizes(self._original, candidate, self._examples[0], self._limits, said)
-        return _Outputs(wrong, worst, said)
+        return _Outputs(wrong, worst, said, unsure)
 
     def verify(self, candidate: Program, rewrites: Sequence[Rewrite]) -> Verification:
         """The verdict on a lowered candidate, with everything it rests on.
@@ -106,8 +111,8 @@ class Verifier:
             evidence, failures = self.tables(rewrite, candidate)
             layouts += evidence
             found.wrong.extend(failures)
-        unsure = self._references.unsure
-        if not unsure:
+        unsure = found.unsure
+        if not self._references.unrepeatable:
             found.wrong.extend(probe_outside(self._original, candidate, self._examples[0], self._limits, found.said))
         verdict = Verdict.DIFFERENT if found.wrong else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
         return Verification(
@@ -123,8 +128,14 @@ class Verifier:
         )
 
 
-def _check_structure(candidate: Program, example: Example, place: int) -> None:
-    try:
-        flatten_inputs(candidate.module, example.args, dict(example.kwargs))
-    except ValueError as error:
-        raise ExampleError(f"example {place} is another kind of call than the captured one: {error}") from error
+def require_calls(program: Program, examples: Sequence[Example]) -> None:
+    """Every example must be the kind of call a program was captured with.
+
+    Raises:
+        ExampleError: one has another structure.
+    """
+    for place, example in enumerate(examples):
+        try:
+            flatten_inputs(program.module, example.args, dict(example.kwargs))
+        except ValueError as error:
+            raise ExampleError(f"example {place} is another kind of call than the captured one: {error}") from error

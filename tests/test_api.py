@@ -104,7 +104,7 @@ def test_rolled_back_gives_the_captured_program_back_byte_for_byte() -> None:
     model, examples = Scorer(), calls()
     pipeline = foldfx.Pipeline((foldfx.FoldTokens(), Poison()))
     result = foldfx.compile(model, examples, pipeline=pipeline)
-    assert (result.status, result.accepted, statuses(result)) == ("rolled_back", False, ["rejected"])
+    assert (result.status, result.accepted, statuses(result)) == ("rolled_back", False, ["rejected", "rejected"])
     captured = foldfx.capture(model, examples[0].args)
     assert result.module.print_readable(print_output=False) == captured.text()
     data = result.report.to_dict()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..verification.layouts import Layout
+from ..verification.layouts import FULL, Layout
 from .region import Region
 from .tabulate import Call, calls_of, shapes_of, tokens_of, traced_place
 
@@ -37,12 +37,14 @@ class RowClasses:
         classes: for each interval the class of positions 0, 1, …; class 0 is the bulk table.
         built: how each class's table was built.
         evidence: what was measured, for the report.
+        stated: the user's, so that calls as a table was built with may have another one.
     """
 
     bounds: tuple[int, ...]
     classes: tuple[tuple[int, ...], ...]
     built: tuple[BuiltAt, ...]
     evidence: tuple[str, ...] = ()
+    stated: bool = False
 
     @property
     def by_position(self) -> bool:
@@ -108,7 +110,17 @@ def class_layout(region: Region, number: int, built: BuiltAt) -> Layout:
     at = "" if len(built.places) == built.count else f", positions {', '.join(map(str, built.places))}"
     shape = ", ".join(str(list(each)) for each in shapes_of(region, built.count).values())
     rows = torch.arange(region.domain)
-    return Layout(f"class {number}", shape + at, rows, lambda rows: class_calls(region, built, rows), as_built=True)
+    return Layout(
+        f"class {number}", shape + at, rows, lambda rows: class_calls(region, built, rows), "", True, number, built.count == 1
+    )
+
+
+def end_layout(region: Region, count: int, exact: bool) -> Layout:
+    """Calls of `count` rows, where a rule's interval ends or begins; a measured rule must hold there bit by bit."""
+    calls = -(-min(region.domain, FULL) // count)
+    rows = torch.arange(calls * count) % region.domain
+    shape = ", ".join(str(list(each)) for each in shapes_of(region, count).values())
+    return Layout(f"{count} rows", shape, rows, lambda rows: calls_of(region, rows, count), as_built=exact, single=count == 1)
 
 
 def class_calls(region: Region, built: BuiltAt, rows: torch.Tensor) -> Iterator[Call]:

@@ -75,15 +75,20 @@ class RegionRunner:
         Raises:
             RegionError: as above, or a value does not have the shape that its layout says.
         """
-        plan = self._plan(ids)
-        found = []
-        for node, value in zip(self.wanted, self(ids), strict=True):
-            if node not in plan.orders:
-                plan.orders[node] = self._order(node, value, ids)
-            width, sizes, order = plan.orders[node]
-            ordered = value if sizes is None else value.reshape(sizes).permute(order)
-            found.append(ordered.reshape(-1, width))
-        return found
+        return [self.as_rows(node, value, ids) for node, value in zip(self.wanted, self(ids), strict=True)]
+
+    def as_rows(self, node: Node, value: torch.Tensor, ids: Ids) -> torch.Tensor:
+        """`value`, which the wanted `node` has for `ids`, as [rows, width].
+
+        Raises:
+            RegionError: it does not have the shape that its layout says.
+        """
+        orders = self._plan(ids).orders
+        if node not in orders:
+            orders[node] = self._order(node, value, ids)
+        width, sizes, order = orders[node]
+        ordered = value if sizes is None else value.reshape(sizes).permute(order)
+        return ordered.reshape(-1, width)
 
     def _order(self, node: Node, value: torch.Tensor, ids: Ids) -> _Order:
         """How a value computed for ids of these shapes becomes rows."""

@@ -58,7 +58,9 @@ def splice(
     values = [part.value for pack in encoded.packs for part in pack.parts]
     first = min((nodes[value.name] for value in values), key=order.__getitem__)
     index = _Index(Builder(copy, first, pass_name), region, nodes, bounds, prefix).emit(values[0])
-    chosen = None if classes is None else emit_classes(Builder(copy, first, pass_name), index, classes, prefix)
+    chosen = None
+    if classes is not None and (several := [pack.state for pack in encoded.packs if pack.classes > 1]):
+        chosen = emit_classes(Builder(copy, first, pass_name), index, classes, several[0])
     for pack in encoded.packs:
         head = min((nodes[part.value.name] for part in pack.parts), key=order.__getitem__)
         rows = _look_up(Builder(copy, head, pass_name), pack, index, bounds, chosen)

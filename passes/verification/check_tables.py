@@ -22,6 +22,7 @@ from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, Limits, exceeds, figures_of_rows
 from .layouts import Layout, layouts_of
+from .lookups import Lookups
 from .sample import sampled
 
 NAMED = 8
@@ -38,7 +39,7 @@ def check_tables(
         candidate: a program that has it.
         limits: for float values; called as they were built, table and region must be equal.
         progress: called after each block of rows.
-        time_budget: seconds for calls of one row each; beyond them a stratified sample is called, and the rows that
+        time_budget: seconds for each layout of calls of one row; beyond them a stratified sample is called, and the rows that
             deviated most in the bulk layouts. None: every row.
 
     Returns:
@@ -48,14 +49,17 @@ def check_tables(
     failures: list[Counterexample] = []
     for tables in rewrite.tables:
         check = TableCheck(tables, candidate.module, limits, progress)
+        lookups = Lookups(candidate, tables.region, tables.values, check.run)
         for each in [*layouts_of(tables.region, check.run), *tables.class_layouts()]:
-            few = time_budget is not None and each.name == "scalar"
-            layout = sampled(each, check.run, time_budget, check.deviation) if few and time_budget else each
+            bounded = time_budget is not None and each.single
+            layout = sampled(each, check.run, time_budget, check.deviation) if bounded and time_budget else each
             try:
                 found, wrong = check(layout)
             except RegionError as error:
                 found, wrong = check.cannot(layout, error)
             evidence += found
+            if layout.as_built or layout.end:
+                wrong += check.looked_up(layout, lookups)
             failures += [each.of(candidate, tables, layout) for each in wrong]
     return evidence, failures
 
@@ -126,6 +130,18 @@ class TableCheck:
         evidence = [self._evidence(layout, node, seen, worst[node], layout.note) for node in worst]
         return evidence, list(wrong.values())
 
+    def looked_up(self, layout: Layout, lookups: Lookups) -> list[_Wrong]:
+        """The first call of each value for which the graph finds other rows than the tables hold."""
+        wrong: dict[Node, _Wrong] = {}
+        for call in layout.calls():
+            stored = self._tables.decode(self._module, [call])
+            for node, found in lookups(call).items():
+                if node not in wrong and not same_bits(stored[node], found):
+                    rows = call.rows[(bits_of(stored[node]) != bits_of(found)).any(1)].tolist()
+                    what = "the graph looks up other rows than the table has for these ids"
+                    wrong[node] = _Wrong(node, Difference(f"table row {rows[0]}", what), call, rows)
+        return list(wrong.values())
+
     def cannot(self, layout: Layout, error: RegionError) -> tuple[list[LayoutEvidence], list[_Wrong]]:
         """What follows from a layout the region does not take: nothing where no ids are asked for, else it is wrong."""
         if layout.name == "empty":
@@ -133,7 +149,8 @@ class TableCheck:
         return [], [_Wrong(self._tables.values[0], Difference("", str(error)))]
 
     def _evidence(self, layout: Layout, node: Node, seen: int, figures: Figures, note: str) -> LayoutEvidence:
-        return LayoutEvidence(node.name, layout.name, layout.shape, seen, self._tables.region.domain, figures, note)
+        domain = self._tables.region.domain
+        return LayoutEvidence(node.name, layout.name, layout.shape, min(seen, domain), domain, figures, note)
 
     def _blocks(self, layout: Layout) -> Iterator[tuple[list[Call], list[torch.Tensor]]]:
         """Many calls at a time, with the rows they compute: comparing is then cheap beside calling."""

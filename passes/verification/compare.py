@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,15 +13,25 @@ from .difference import Difference, worst_element
 from .figures import LOW_PRECISION, Figures, Limits, exceeds, figures_of, further_from
 from .observe import Observation
 
+PROPERTIES = ("dtype", "shape", "device", "layout")
+"""Of tensors, which must be the same."""
+
 UNEQUAL = Figures(exact=False, bitwise=False)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of two calls that exceed the limits (none: they agree), and the worst figures."""
+    """Two calls compared.
+
+    Attributes:
+        differences: those that exceed the limits; none: the calls agree.
+        figures: the worst ones.
+        unsure: why nothing can be said about some of the rest.
+    """
 
     differences: tuple[Difference, ...]
     figures: Figures
+    unsure: tuple[str, ...] = ()
 
     @property
     def agree(self) -> bool:
@@ -37,20 +47,56 @@ def compare_calls(reference: Observation, candidate: Observation, limits: Limits
         wide: the outputs computed in float64, where they are known.
     """
     if reference.error is not None or candidate.error is not None:
-        if type(reference.error) is type(candidate.error):
-            return Comparison((), Figures())
-        what = "returned a value" if candidate.error is None else f"raised {candidate.error!r}"
-        return Comparison((Difference("", f"{what} where the original {reference.did}"),), UNEQUAL)
-    parts = [
-        compare_trees(reference.outputs, candidate.outputs, limits, "output ", wide),
-        _compare_memory(reference.shared, candidate.shared),
-        _not_outputs(compare_trees(reference.inputs, candidate.inputs, limits, "input after the call ")),
-        _compare_buffers(reference.buffers, candidate.buffers, limits),
-    ]
+        return _compare_errors(reference, candidate)
+    return both(
+        [
+            compare_trees(reference.outputs, candidate.outputs, limits, "output ", wide),
+            _compare_memory(reference, candidate),
+            _compare_inputs(reference.inputs, candidate.inputs, limits),
+            _compare_buffers(reference.buffers, candidate.buffers, limits),
+            _compare_random(reference.random, candidate.random),
+            _compare_again(reference.again, candidate.again, limits),
+        ]
+    )
+
+
+def both(comparisons: Sequence[Comparison]) -> Comparison:
+    """Several comparisons as one."""
     worst = Figures()
-    for part in parts:
-        worst = worst.worst(part.figures)
-    return Comparison(tuple(each for part in parts for each in part.differences), worst)
+    for each in comparisons:
+        worst = worst.worst(each.figures)
+    differences = tuple(difference for each in comparisons for difference in each.differences)
+    return Comparison(differences, worst, tuple(text for each in comparisons for text in each.unsure))
+
+
+def _compare_errors(reference: Observation, candidate: Observation) -> Comparison:
+    """Exceptions by class: their texts name nodes and shapes that may differ."""
+    if type(reference.error) is type(candidate.error):
+        return Comparison((), Figures())
+    what = "returned a value" if candidate.error is None else f"raised {candidate.error!r}"
+    return Comparison((Difference("", f"{what} where the original {reference.did}"),), UNEQUAL)
+
+
+def _compare_again(reference: Observation | None, candidate: Observation | None, limits: Limits) -> Comparison:
+    """A second call, which tells a buffer that is read from its value at the time of the fold."""
+    if reference is None or candidate is None:
+        return Comparison((), Figures())
+    second = compare_calls(reference, candidate, limits)
+    differences = (replace(each, where=f"second call {each.where}".rstrip(), leaf=None) for each in second.differences)
+    return replace(second, differences=tuple(differences))
+
+
+def _compare_random(reference: torch.Tensor | None, candidate: torch.Tensor | None) -> Comparison:
+    """What a call draws from the random generator moves everything drawn after it."""
+    if reference is None or candidate is None or torch.equal(reference, candidate):
+        return Comparison((), Figures())
+    text = "left in another state than by the original: other random numbers were drawn"
+    return Comparison((Difference("random generator", text),), UNEQUAL)
+
+
+def _compare_inputs(reference: Any, candidate: Any, limits: Limits) -> Comparison:
+    """A model may write into its arguments."""
+    return _not_outputs(compare_trees(reference, candidate, limits, "input after the call "))
 
 
 def _not_outputs(comparison: Comparison) -> Comparison:
@@ -72,14 +118,16 @@ def _compare_buffers(
     return Comparison((*found, *_not_outputs(values).differences), values.figures.worst(UNEQUAL) if found else values.figures)
 
 
-def _compare_memory(reference: frozenset[tuple[str, str]], candidate: frozenset[tuple[str, str]]) -> Comparison:
+def _compare_memory(reference: Observation, candidate: Observation) -> Comparison:
     """A write through one of two overlapping tensors shows in the other, so overlaps are part of the outputs."""
-    found = [
-        Difference(one, f"shares memory with {other}, not in the original") for one, other in sorted(candidate - reference)
-    ]
-    found += [
-        Difference(one, f"shares no memory with {other}, as in the original") for one, other in sorted(reference - candidate)
-    ]
+    paths = [f"output {path}" for path in leaf_paths(reference.outputs)]
+    found = []
+    for one, other in sorted(reference.shared ^ candidate.shared):
+        new = (one, other) in candidate.shared
+        text = (
+            f"shares memory with {other}, not in the original" if new else f"shares no memory with {other}, as in the original"
+        )
+        found.append(Difference(one, text, paths.index(one) if one in paths else None))
     return Comparison(tuple(found), UNEQUAL if found else Figures())
 
 
@@ -116,7 +164,7 @@ def _compare_leaves(reference: Any, candidate: Any, limits: Limits, wide: Any) -
     if not isinstance(reference, torch.Tensor):
         same = repr(reference) == repr(candidate)
         return (None, Figures()) if same else (Difference("", f"{candidate!r} instead of {reference!r}"), UNEQUAL)
-    for name in ("dtype", "shape", "device", "layout"):
+    for name in PROPERTIES:
         if getattr(reference, name) != getattr(candidate, name):
             text = f"{name} {getattr(candidate, name)} instead of {getattr(reference, name)}"
             return Difference("", text), UNEQUAL

@@ -71,10 +71,10 @@ class Counterexample:
             flat = flatten_inputs(captured.module, self.example.args, dict(self.example.kwargs))
             return _flat(captured), _flat(self.candidate), flat
         original = next((node for node in captured.graph.nodes if node.name == self.node), None)
-        standing = [node for node in self.candidate.graph.nodes if self.node in node.meta.get(STANDS_FOR, ())]
+        standing = standing_for(self.candidate, self.node)
         if original is None or not standing:
             raise ValueError(f"no node of the candidate is marked as standing for {self.node}")
-        return _part(captured, original, self.inputs), _part(self.candidate, standing[-1], self.inputs), list(self.example.args)
+        return part(captured, original, self.inputs), part(self.candidate, standing[-1], self.inputs), list(self.example.args)
 
 
 def counterexamples(comparison: Comparison, call: str, example: Example, candidate: Program | None) -> list[Counterexample]:
@@ -102,7 +102,12 @@ def _flat(program: Program) -> GraphModule:
     return graph_module(program.module, graph)
 
 
-def _part(program: Program, value: Node, inputs: tuple[str, ...]) -> GraphModule:
+def standing_for(program: Program, name: str) -> list[Node]:
+    """The nodes of a rewritten program that took the place of a value of the captured one."""
+    return [node for node in program.graph.nodes if name in node.meta.get(STANDS_FOR, ())]
+
+
+def part(program: Program, value: Node, inputs: tuple[str, ...]) -> GraphModule:
     """What computes `value`, as a graph of the inputs named."""
     graph = copy_graph(program.graph)
     graph.set_codegen(CodeGen())

@@ -95,7 +95,8 @@ def exceeds(figures: Figures, dtype: torch.dtype, limits: Limits) -> str:
 def figures_of(reference: torch.Tensor, candidate: torch.Tensor) -> Figures:
     """Figures for two tensors of one shape and dtype, computed in float64.
 
-    NaN equals NaN and an infinity its like; where only one side is NaN or infinite the difference is infinite.
+    NaN equals NaN and an infinity its like; where only one side is NaN or infinite the difference is infinite. Integers
+    that are not equal differ by at least 1, also beyond 2^53.
     """
     if same_bits(reference, candidate):
         return Figures()
@@ -103,7 +104,7 @@ def figures_of(reference: torch.Tensor, candidate: torch.Tensor) -> Figures:
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
         difference = (reference.double() - candidate.double()).abs().max().item()
-        return Figures(difference, math.inf, False, False)
+        return Figures(max(difference, 1.0), math.inf, False, False)
     one, other = reference.detach().double(), candidate.detach().double()
     equal = (one == other) | (one.isnan() & other.isnan())
     error = torch.where(equal, 0.0, (other - one).abs().nan_to_num(nan=math.inf, posinf=math.inf))

@@ -41,8 +41,9 @@ class Layout:
         rows: the rows asked for, 1-D numbers.
         make: the calls that ask for them.
         note: why the layout's own shape is not possible, or what is particular about it.
-        as_built: the very calls tables are built with, so that table and region must be equal.
+        as_built: the calls tables are built with, or measured to be equal to, so that table and region must be equal.
         number: the execution class of the tables built so; 0 for the bulk ones.
+        single: each call is of one row.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Layout:
     note: str = ""
     as_built: bool = False
     number: int = 0
+    single: bool = False
 
     def calls(self) -> Iterator[Call]:
         """One call after the other."""
@@ -91,7 +93,7 @@ def layouts_of(region: Region, run: RegionRunner) -> list[Layout]:
             some,
             lambda rows: calls_of(region, rows, fitting(region, step), _strided(region)),
         ),
-        own("scalar", 1, lambda ids: ids.reshape(()), "[]") if free else traced("scalar", 1),
+        replace(own("scalar", 1, lambda ids: ids.reshape(()), "[]") if free else traced("scalar", 1), single=True),
     ]
     if has_dynamic_axis(region):
         layouts.append(Layout("empty", _show(region, 0), everyone[:0], lambda rows: iter([Call(_empty(region), rows)])))

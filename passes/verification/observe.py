@@ -27,14 +27,20 @@ class Observation:
         inputs: arguments after the call, as (args, kwargs).
         buffers: the buffers the call changed, by name.
         shared: pairs of places that share memory, see `shared_memory`.
+        random: the state of the CPU's random generator after the call.
+        drew: whether the call drew random numbers.
         error: the exception it raised, or None.
+        again: the same call once more, where the first one changed buffers: it reads what was written.
     """
 
     outputs: Any
     inputs: Any
     buffers: Mapping[str, torch.Tensor]
     shared: frozenset[tuple[str, str]] = frozenset()
+    random: torch.Tensor | None = None
+    drew: bool = False
     error: Exception | None = None
+    again: Observation | None = None
 
     @property
     def did(self) -> str:
@@ -42,8 +48,10 @@ class Observation:
         return "returned a value" if self.error is None else f"raised {type(self.error).__name__}"
 
 
-def observe(module: nn.Module, example: Example, written: Collection[str] | None = None) -> Observation:
-    """Call `module` on a copy of the example, without gradients and with a fixed seed.
+def observe(
+    module: nn.Module, example: Example, written: Collection[str] | None = None, seed: int = SEED, calls: int = 2
+) -> Observation:
+    """Call `module` on a copy of the example, without gradients and from a seed.
 
     Buffers and attributes that the call writes are put back; an exception is part of the observation.
 
@@ -51,15 +59,19 @@ def observe(module: nn.Module, example: Example, written: Collection[str] | None
         module: a model or a program's module.
         example: the call.
         written: names of the buffers the call may write; None: any.
+        seed: of the random generator.
+        calls: how many there are at most, each from the buffers that the one before left.
     """
     call, watch = example.cloned(), AttributeWatch(module, written)
     outputs, error = None, None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
         try:
             outputs = module(*call.args, **call.kwargs)
         except Exception as raised:
             error = raised
+        after = torch.get_rng_state()
     changed = {
         name: buffer.detach().clone()
         for name, buffer in module.named_buffers()
@@ -67,10 +79,11 @@ def observe(module: nn.Module, example: Example, written: Collection[str] | None
     }
     inputs = call.args, dict(call.kwargs)
     shared = shared_memory(outputs, inputs, module)
+    again = observe(module, example, written, seed, calls - 1) if changed and error is None and calls > 1 else None
     watch.restore()
-    return Observation(outputs, inputs, changed, shared, error)
+    return Observation(outputs, inputs, changed, shared, after, not torch.equal(before, after), error, again)
 
 
-def observe_program(program: Program, example: Example) -> Observation:
+def observe_program(program: Program, example: Example, seed: int = SEED) -> Observation:
     """`observe` for a program, whose writes are known."""
-    return observe(program.module, example, program.effects.mutated_buffers)
+    return observe(program.module, example, program.effects.mutated_buffers, seed)

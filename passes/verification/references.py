@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch import nn
 
 from ...analysis.example import Example
 from ...errors import ExampleError
-from .compare import Comparison, compare_calls
+from .compare import Comparison, both, compare_calls
 from .figures import Limits
-from .observe import Observation, observe
+from .observe import SEED, Observation, observe
 from .wide import has_low_precision, observe_wide
+
+SEEDS = (SEED, SEED + 1)
 
 
 class References:
@@ -30,36 +33,38 @@ class References:
         self.examples = list(examples)
         self._original = original
         self._limits = limits
-        self._observed: list[Observation] | None = None
+        self._observed: list[list[Observation]] | None = None
         self._wide: dict[int, Observation] = {}
-        self._unsure: dict[str, None] = {}
+        self._unrepeatable: list[str] = []
 
-    def observed(self) -> list[Observation]:
-        """One observation for each example."""
+    def observed(self) -> list[list[Observation]]:
+        """Observations of each example, one for each seed."""
         if self._observed is None:
             self._observed = [self._observe(place) for place in range(len(self.examples))]
         return self._observed
 
-    def _observe(self, place: int) -> Observation:
+    def _observe(self, place: int) -> list[Observation]:
+        """One seed, and a second where the call draws random numbers: what does not depend on them is told apart."""
         one, other = (observe(self._original, self.examples[place]) for _ in range(2))
         if one.error is not None:
             raise ExampleError(f"the model fails on example {place}: {one.error!r}") from one.error
         if not compare_calls(one, other, self._limits).agree:
-            self._unsure[f"example {place}: the original differs from itself when run twice"] = None
-        return one
+            self._unrepeatable.append(f"example {place}: the original differs from itself when run twice")
+        return [one, observe(self._original, self.examples[place], seed=SEEDS[1])] if one.drew else [one]
 
     @property
-    def unsure(self) -> list[str]:
-        """Why nothing can be decided, sentence by sentence; empty where it can."""
+    def unrepeatable(self) -> list[str]:
+        """Where the original differs from itself, sentence by sentence, so that differences mean nothing."""
         self.observed()
-        return list(self._unsure)
+        return list(self._unrepeatable)
 
-    def compare(self, place: int, found: Observation) -> Comparison:
-        """A candidate's call of example `place` against the original's.
+    def compare(self, place: int, call: Callable[[int], Observation]) -> Comparison:
+        """A candidate's calls of example `place`, by seed, against the original's."""
+        pairs = zip(SEEDS, self.observed()[place], strict=False)
+        return both([self._compare(place, reference, call(seed)) for seed, reference in pairs])
 
-        Low-precision outputs that are not equal bit by bit are also measured by the model in float64.
-        """
-        reference = self.observed()[place]
+    def _compare(self, place: int, reference: Observation, found: Observation) -> Comparison:
+        """Low-precision outputs that are not equal bit by bit are also measured by the model in float64."""
         comparison = compare_calls(reference, found, self._limits)
         if comparison.figures.bitwise or not comparison.agree or not has_low_precision(reference.outputs):
             return comparison
@@ -67,9 +72,6 @@ class References:
             self._wide[place] = observe_wide(self._original, self.examples[place])
         wide = self._wide[place]
         if wide.error is not None:
-            text = (
-                f"example {place}: outputs differ and the model does not run in float64 to tell which is nearer: {wide.error!r}"
-            )
-            self._unsure[text] = None
-            return comparison
+            why = f"outputs differ and the model does not run in float64 to tell which is nearer: {wide.error!r}"
+            return replace(comparison, unsure=(f"example {place}: {why}",))
         return compare_calls(reference, found, self._limits, wide.outputs)

@@ -38,7 +38,7 @@ def sampled(layout: Layout, run: RegionRunner, seconds: float, deviation: torch.
         return layout
     fragile = deviation.topk(min(FRAGILE, rows)).indices
     fragile = fragile[deviation[fragile] > 0]
-    strata = torch.rand(allowed, generator=torch.Generator().manual_seed(0)) + torch.arange(allowed)
+    strata = torch.rand(allowed, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + torch.arange(allowed)
     chosen = torch.unique(torch.cat([fragile, layout.rows[(strata * rows / allowed).long().clamp_max(rows - 1)]]))
     note = f"a stratified sample and the {fragile.numel()} rows that deviated most, in {seconds:g} s"
     return replace(layout, rows=chosen, note="; ".join(filter(None, (layout.note, note))))

@@ -14,7 +14,7 @@ from ...analysis.example import Example, as_examples
 from ...errors import CaptureError
 from ..pipeline import Run
 from ..tables.tabulate import Progress
-from ..verify import Verifier
+from ..verify import Verifier, require_calls
 from .configuration import disturbances, held_tensors, plain_attributes
 from .evidence import Verification
 from .fingerprint import Digests, Mark, changes, marks_of
@@ -103,6 +103,7 @@ class Evidence:
 
     def _verify(self, calls: list[Example], progress: Progress) -> Verification:
         run = self._run
+        require_calls(run.captured, calls)
         verifier = Verifier(self._modules["original"], calls, run.verification.limits, progress, run.time_budget)
         return verifier.verify(run.program, run.rewrites)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -51,20 +52,22 @@ def verify(
             raise TypeError(f"the {name} is a {type(module).__name__}; pass an nn.Module, such as Result.module")
     limits, calls = limits or Limits(), as_examples(examples)
     references = References(reference, calls, limits)
-    repeatable = not references.unsure
+    unsure = references.unrepeatable
+    repeatable = not unsure
     differences: list[Counterexample] = []
     worst = Figures()
     for place, example in enumerate(calls):
-        comparison = references.compare(place, _found(candidate, example, place))
+        comparison = references.compare(place, partial(_found, candidate, example, place))
         worst = worst.worst(comparison.figures)
+        unsure += comparison.unsure
         differences += counterexamples(comparison, f"example {place}", example, None) if repeatable else []
-    verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if references.unsure else Verdict.EQUIVALENT_ON
-    because = tuple(map(str, differences)) or tuple(references.unsure)
+    verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
+    because = tuple(map(str, differences)) or tuple(unsure)
     return Verification(verdict, because, len(calls), worst, limits=limits, counterexamples=tuple(differences))
 
 
-def _found(candidate: nn.Module, example: Example, place: int) -> Observation:
-    found = observe(candidate, example)
+def _found(candidate: nn.Module, example: Example, place: int, seed: int) -> Observation:
+    found = observe(candidate, example, seed=seed)
     if found.error is not None and (why := _misfit(candidate, example)):
         raise ExampleError(
             f"example {place} is a call of the reference but not of the candidate: {why}. Give both the same arguments"

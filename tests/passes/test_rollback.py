@@ -145,10 +145,13 @@ def test_a_wrong_table_goes_and_the_other_stays(monkeypatch: pytest.MonkeyPatch)
     call = (torch.randint(0, 7, (2, 3)), torch.zeros(2, 4, dtype=torch.int64))
     result = foldfx.compile(model, [foldfx.Example(call)])
     assert result.accepted
-    assert [rewrite["name"] for rewrite in result.report.data["rewrites"]] == ["fold_tokens: linear"]
+    names = [rewrite["name"] for rewrite in result.report.data["rewrites"]]
+    assert "fold_tokens: linear" in names
+    assert "fold_tokens: linear_1" not in names
     (rejected,) = [outcome for outcome in result.report.data["outcomes"] if outcome["status"] == "rejected"]
     assert "table of linear_1" in rejected["reason"]
     assert "max-abs" in rejected["reason"]
     assert "ids 3" in rejected["reason"]
-    assert "other.weight" in result.module.state_dict()
     assert "one.weight" not in result.module.state_dict()
+    for mine, theirs in zip(result.module(*call), model(*call), strict=True):
+        assert (mine - theirs).abs().max() <= 1e-5
