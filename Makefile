@@ -10,10 +10,15 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --quiet
 TORCH_INDEX := $(if $(FOLDFX_TORCH_INDEX),--extra-index-url $(FOLDFX_TORCH_INDEX))
 WHEEL_ENV := build/wheel-env
 
-.PHONY: help setup test demo lint dist clean
+FUZZ_MODELS ?= 5000
+FUZZ_SEED ?= 0
+
+.PHONY: help setup test fuzz soundness demo lint dist clean
 
 help:
 	@echo 'make test   run the tests'
+	@echo 'make fuzz   run 5,000 random models: FUZZ_MODELS=… how many, FUZZ_SEED=… which'
+	@echo 'make soundness  write docs/soundness.md: which check rejects which mutant'
 	@echo 'make demo   fold a trained model and show the report'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make dist   build the sdist and the wheel, and try the wheel in an empty environment'
@@ -30,6 +35,12 @@ $(READY): pyproject.toml
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+fuzz: $(READY)
+	FOLDFX_FUZZ_MODELS=$(FUZZ_MODELS) FOLDFX_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -n 2 -rP -p no:logging tests/fuzz
+
+soundness: $(READY)
+	$(BIN)/python -m tests.mutants.suite.soundness
 
 demo: $(READY)
 	$(BIN)/foldfx demo

@@ -6,14 +6,17 @@ torch module. Tested with torch 2.13; the package declares torch>=2.11.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeGuard
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, GraphModule, Node
 from torch.nn.modules import module as _module
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 GLOBAL_HOOK_TABLES = (
     "_global_forward_hooks",
@@ -21,6 +24,27 @@ GLOBAL_HOOK_TABLES = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+
+
+class Foreseen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within this context every operation is shown to `see` before it runs, those on `.data` included.
+
+    Args:
+        see: called with the overload, its arguments and its keyword arguments; what it raises keeps the operation away.
+    """
+
+    def __init__(self, see: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self._see(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def unforeseen() -> Any:
+    """A context in which no `Foreseen` is shown operations, which run as fast as without one; no fake tensors in it."""
+    return torch._C._DisableTorchDispatch()
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -45,6 +69,11 @@ def size_expression(size: int | torch.SymInt) -> sympy.Expr:
     return sympy.Integer(size)
 
 
+def is_data_dependent(size: int | torch.SymInt) -> bool:
+    """Whether the size depends on values of a tensor, as that of `x[mask]` does; it has a new symbol at every trace."""
+    return any(str(symbol).startswith("u") for symbol in size_expression(size).free_symbols)
+
+
 def static_size(size: int | torch.SymInt) -> int | None:
     """The size as a number where it is fixed (a SymInt may have been specialised), else None."""
     expression = size_expression(size)
@@ -58,6 +87,18 @@ def fake_mode_of(value: torch.Tensor) -> Any:
         AttributeError: `value` is not a fake tensor.
     """
     return value.fake_mode  # type: ignore[attr-defined]
+
+
+@contextmanager
+def as_traced(mode: Any) -> Iterator[None]:
+    """Within it, operations compute on traced values of `mode` as in export, and leave their symbols as they are.
+
+    Elsewhere some (padding among them) end in kernels that know no symbols, and one that asks whether two sizes are
+    equal fixes them in every graph that shares the symbols.
+    """
+    free = nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
+    with enable_python_dispatcher(), mode, free:
+        yield
 
 
 def as_fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:

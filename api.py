@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from ._torch import tree_flatten
 from .analysis.capture import DynamicShapes, capture
+from .analysis.decisions import find_decisions
 from .analysis.dependence import analyze_program
 from .analysis.example import Example, as_examples
 from .analysis.facts import Facts
@@ -208,6 +209,7 @@ def _tensors(example: Example) -> list[torch.Tensor]:
 
 
 def _report_data(run: Run) -> dict[str, Any]:
+    facts = analyze_program(run.captured)
     return {
         "status": run.status,
         "tokens": {name: _domain_data(domain) for name, domain in run.captured.tokens.items()},
@@ -215,7 +217,8 @@ def _report_data(run: Run) -> dict[str, Any]:
         "outcomes": [outcome.to_dict() for outcome in run.outcomes],
         "rewrites": [_rewrite_data(rewrite) for rewrite in run.rewrites],
         "kernels": [asdict(claim) for claim in run.claims],
-        "blockers": blockers(analyze_program(run.captured)),
+        "blockers": blockers(facts),
+        "decisions": [decision.to_dict() for decision in find_decisions(run.captured, facts)],
         "verification": run.verification.to_dict(),
         "counterexamples": [each.to_dict() for each in run.counterexamples],
         "trials": [asdict(trial) for trial in run.trials],

@@ -35,5 +35,9 @@ class AutocastError(FoldfxError):
     """A folded program was called under autocast; its tables hold the values computed without."""
 
 
+class TrainingModeError(FoldfxError):
+    """A folded program was called in training mode; it computes what the model did in eval mode."""
+
+
 class UnreachableTokenError(FoldfxError, IndexError):
     """A token id that `TokenInput(reachable=…)` said would not occur."""

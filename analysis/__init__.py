@@ -3,6 +3,7 @@
 from .audit import audit
 from .capture import capture
 from .consumers import Consumers, analyze_consumers
+from .decisions import Decision, find_decisions
 from .dependence import analyze_program
 from .example import Example, as_examples
 from .facts import Because, Fact, Facts, Source
@@ -13,6 +14,7 @@ from .tokens import TokenInput
 __all__ = [
     "Because",
     "Consumers",
+    "Decision",
     "Domain",
     "Effects",
     "Example",
@@ -28,5 +30,6 @@ __all__ = [
     "as_examples",
     "audit",
     "capture",
+    "find_decisions",
     "measure",
 ]

@@ -34,7 +34,7 @@ class AttributeWatch:
         self._registered = [(module, dict(module._parameters), dict(module._buffers)) for _, module, _ in self._modules]
         self._before = {(path, name): fingerprint(value) for path, _, held in self._modules for name, value in held.items()}
         values = [value for _, _, held in self._modules for value in held.values()]
-        self._content = [_Content(value) for value in {id(v): v for v in values if _can_change(v)}.values()]
+        self._content = [Content(value) for value in {id(v): v for v in values if _can_change(v)}.values()]
         self.buffers = {
             path: buffer.detach().clone() for path, buffer in model.named_buffers() if written is None or path in written
         }
@@ -112,7 +112,7 @@ def _can_change(value: Any) -> bool:
     return not isinstance(value, (*_PLAIN, *_OPAQUE))
 
 
-class _Content:
+class Content:
     """The content of a mutable object and of what it holds, three levels deep, to be put back in place."""
 
     def __init__(self, value: Any, depth: int = 3) -> None:
@@ -121,7 +121,7 @@ class _Content:
         self._copy = value.detach().clone() if isinstance(value, torch.Tensor) else None
         items = _items(value) if depth else None
         self._items = list(items or ())
-        self._parts = [_Content(item, depth - 1) for _, item in self._items if _can_change(item)]
+        self._parts = [Content(item, depth - 1) for _, item in self._items if _can_change(item)]
 
     def restore(self) -> None:
         value = self._value

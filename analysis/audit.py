@@ -15,8 +15,8 @@ def audit(model: nn.Module) -> None:
     """Refuse a model whose forward the traced graph would not reproduce.
 
     Raises:
-        CaptureError: training mode, hooks of any kind, `max_norm` or `sparse` embeddings, state that is meta,
-            quantised, complex or not strided, or autocast.
+        CaptureError: training mode, hooks of any kind, TorchScript, wrappers of torch.compile, `max_norm` or `sparse`
+            embeddings, state that is meta, quantised, complex or not strided, or autocast.
         TypeError: `model` is not an `nn.Module`.
     """
     if not isinstance(model, nn.Module):
@@ -42,6 +42,13 @@ def _at(path: str, module: nn.Module) -> str:
 
 
 def _audit_module(path: str, module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CaptureError(f"{_at(path, module)} is TorchScript; capture the nn.Module it was made from")
+    if "_orig_mod" in dict(module.named_children()):
+        raise CaptureError(
+            f"{_at(path, module)} is the wrapper of torch.compile, which prefixes every state name with '_orig_mod.'; "
+            "capture the module inside, its _orig_mod, and compile what comes out"
+        )
     if module.training:
         raise CaptureError(f"{_at(path, module)} is in training mode; call model.eval() first")
     hooks = [name for name, value in vars(module).items() if name.endswith("_hooks") and value]

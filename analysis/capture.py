@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 import warnings
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
@@ -18,8 +19,10 @@ from .._torch import static_size, storage_key, tree_map
 from ..errors import CaptureError, ExampleError
 from .attributes import AttributeWatch
 from .audit import audit
+from .dropped import refuse_dropped
 from .example import Example
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, own_written_buffers
+from .surroundings import SurroundingsWatch
 from .tokens import TokenInput, token_domains
 
 DynamicShapes = dict[str, Any]
@@ -103,7 +106,7 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 
 
 def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
-    watch, call = AttributeWatch(model), example.cloned()
+    watch, around, call = AttributeWatch(model), SurroundingsWatch(model), example.cloned()
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
@@ -113,27 +116,54 @@ def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | Non
             functional: ExportedProgram = exported.run_decompositions({})
     except Exception as error:
         watch.restore()
+        around.restore()
         _refuse_attribute_writes(model, example)
-        raise CaptureError(f"torch.export cannot trace the model: {type(error).__name__}: {error}") from error
+        raise CaptureError(
+            f"torch.export cannot trace the model: {type(error).__name__}: {error}{_stopped_at(error)}"
+        ) from error
     watch.restore()
+    around.restore()
+    try:
+        refuse_dropped(exported.graph, frozenset(exported.graph_signature.user_inputs))
+    except CaptureError:
+        _refuse_attribute_writes(model, example)
+        raise
     return functional
 
 
+def _stopped_at(error: Exception) -> str:
+    """The innermost line of the traceback that is neither torch's nor foldfx's, and what to do about it."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_tracer(frame)]
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    code = frame.f_code
+    return (
+        f"\nIt stopped at {code.co_filename}:{line}, in {code.co_name}. Write that line with tensor operations alone, or "
+        "capture a part of the model without it"
+    )
+
+
+def _is_tracer(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in ("torch", "sympy", "numpy", "contextlib") or name == __name__
+
+
 def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
-    """Run the model once and see what it leaves in its attributes; everything is put back.
+    """Run the model once and see what it leaves in its attributes, its classes and globals; everything is put back.
 
     Raises:
-        CaptureError: it writes attributes that the graph would lose.
+        CaptureError: it writes what the graph would lose.
         ExampleError: the model itself fails.
     """
-    watch, call = AttributeWatch(model), example.cloned()
+    watch, around, call = AttributeWatch(model), SurroundingsWatch(model), example.cloned()
     try:
         with torch.no_grad():
             model(*call.args, **call.kwargs)
     except Exception as error:
         raise ExampleError(f"the model itself fails on the example: {type(error).__name__}: {error}") from error
     finally:
-        written = watch.restore()
+        written = [*watch.restore(), *around.restore()]
     if written:
         raise CaptureError(
             f"forward writes attributes that the graph would lose: {', '.join(written)}. Return the value, register a "
@@ -143,7 +173,14 @@ def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
 
 def _shapes(model: nn.Module, example: Example, dims: Any) -> dict[str, Any]:
     """`dims(tensor)` for every tensor of the call, keyed by the parameter names of forward."""
-    bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs).arguments
+    signature = inspect.signature(model.forward)
+    bound = signature.bind(*example.args, **example.kwargs).arguments
+    for name in bound:
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            raise CaptureError(
+                f"forward takes {', '.join(bound[name])} through **{name}, for which torch.export makes no size dynamic; name "
+                "them in forward's signature, or capture with dynamic=False"
+            )
 
     def leaf(value: Any) -> Any:
         return dims(value) if isinstance(value, torch.Tensor) and value.dim() else None
@@ -226,7 +263,8 @@ def _specialised(graph: Graph) -> list[Specialised]:
             continue
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            found.append(Specialised(node.name, f"the number {value!r}"))
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            found.append(Specialised(node.name, f"the {'number' if number else 'value'} {value!r}"))
             continue
         sizes = enumerate(map(static_size, value.shape))
         found += [Specialised(node.name, f"dimension {dim} is {size}") for dim, size in sizes if size is not None]

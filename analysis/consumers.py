@@ -148,13 +148,14 @@ def _named_in_code(module: nn.Module, state: str) -> str:
         return ""
     parts = {part for part in state.split(".")[-2:] if not part.isdigit()}
     for name, method in inspect.getmembers(type(module), inspect.isfunction):
-        if not method.__module__.startswith("torch.") and parts <= set(_names(method.__code__)):
+        if not method.__module__.startswith("torch.") and parts <= set(names_in(method.__code__)):
             return name
     return ""
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """The attributes and globals that code names, that of functions inside it included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -38,7 +38,7 @@ class Decision:
     node: Node
     kind: str
     score: Node
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(hash=False, compare=False)
     token_only: bool
     feeds: tuple[str, ...]
 
@@ -80,11 +80,6 @@ class Decision:
             "token_only": self.token_only,
             "feeds": list(self.feeds),
         }
-
-    def __str__(self) -> str:
-        over = "token ids alone" if self.token_only else "context"
-        feeds = f", feeds {', '.join(self.feeds)}" if self.feeds else ""
-        return f"{self.node.name} ({where(self.node)}): {self.kind} of {self.score.name}, over {over}{feeds}"
 
 
 def find_decisions(program: Program, facts: Facts) -> list[Decision]:

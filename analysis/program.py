@@ -19,6 +19,8 @@ GUARDS = "_guards_fn"
 class NoGuards(nn.Module):
     """Stands where export found nothing to check."""
 
+    _is_impure = True  # torch.fx: a call that dead-code elimination keeps
+
     def forward(self, *inputs: object) -> None:
         """Accept every input."""
 

@@ -107,9 +107,9 @@ def token_domains(graph: Graph, stated: Iterable[TokenInput] | None) -> dict[str
     inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     direct: dict[str, list[TableLookup]] = {}
     derived: dict[str, list[TableLookup]] = {}
-    origins = _origins(graph)
+    reached = origins(graph)
     for lookup in table_lookups(graph):
-        names, shape_only = origins[lookup.index]
+        names, shape_only = reached[lookup.index]
         for name in (name for name in inputs if name in names and _is_integer(inputs[name])):
             (direct if shape_only else derived).setdefault(name, []).append(lookup)
     if stated is not None:
@@ -151,7 +151,7 @@ def _indexed(node: Node, indices: Iterable[tuple[int, Node | None]], table: Node
     return [TableLookup(node, index, rows) for rows, index in pairs if rows is not None]
 
 
-def _origins(graph: Graph) -> dict[Node, tuple[frozenset[str], bool]]:
+def origins(graph: Graph) -> dict[Node, tuple[frozenset[str], bool]]:
     """For each node: the inputs it is computed from, and whether every step on the way was shape-only."""
     result: dict[Node, tuple[frozenset[str], bool]] = {}
     for node in graph.nodes:

@@ -29,6 +29,7 @@ class Report:
             self._rewrites(),
             self._refusals(),
             self._blockers(),
+            self._decisions(),
             self._verification(),
             self._trials(),
             self._timing(),
@@ -67,6 +68,14 @@ class Report:
         found = [f"  {text}" for text in self.data["blockers"]]
         return ["where token-only values end", *found] if found else []
 
+    def _decisions(self) -> list[str]:
+        lines = []
+        for each in self.data["decisions"]:
+            over = "token ids alone" if each["token_only"] else "context"
+            feeds = f", feeds {', '.join(each['feeds'])}" if each["feeds"] else ""
+            lines.append(f"  {each['node']} ({each['at']}): {each['kind']} of {each['score']}, over {over}{feeds}")
+        return ["where floats become decisions", *lines] if lines else []
+
     def _verification(self) -> list[str]:
         found = self.data["verification"]
         outputs = found["outputs"]
@@ -75,9 +84,8 @@ class Report:
             f"  complete outputs of {found['examples']} example(s): {_figures(outputs)}",
         ]
         for layout in found["layouts"]:
-            lines.append(
-                f"  table of {layout['table']}, {layout['layout']} {layout['shape']}: {_covered(layout)}, {_figures(layout)}"
-            )
+            what = f"{_WHAT[layout['kind']]} {layout['table']}, {layout['layout']} {layout['shape']}"
+            lines.append(f"  {what}: {_covered(layout)}, {_figures(layout)}")
         for probe, said in found["probes"].items():
             lines.append(f"  {probe}: {said}")
         for name, ranks in found["ranks"].items():
@@ -98,6 +106,9 @@ class Report:
     def _fixed(self) -> list[str]:
         fixed = [f"  {each['input']}: {each['what']}" for each in self.data["specialised"]]
         return (["fixed at capture"] if fixed else []) + fixed
+
+
+_WHAT = {"table": "table of", "decision": "decision"}
 
 
 def _covered(layout: Mapping[str, Any]) -> str:

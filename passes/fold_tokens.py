@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
+from .._torch import unforeseen
 from ..analysis.break_even import BreakEven, break_even
 from ..analysis.program import Program
 from ..analysis.storage import Storage, measure_program
@@ -195,7 +196,16 @@ class FoldTokens:
     def _filled(
         self, region: Region, group: Sequence[Node], alone: Sequence[Node], context: PassContext, by_class: bool
     ) -> tuple[RowClasses | None, list[list[torch.Tensor]]]:
-        """The tables of a group, for each execution class if there are several; built once for attempts on one program."""
+        """The tables of a group, for each execution class if there are several; built once for attempts on one program.
+
+        Thousands of small calls of the region, which writes nothing: they need not be foreseen.
+        """
+        with unforeseen():
+            return self._built(region, group, alone, context, by_class)
+
+    def _built(
+        self, region: Region, group: Sequence[Node], alone: Sequence[Node], context: PassContext, by_class: bool
+    ) -> tuple[RowClasses | None, list[list[torch.Tensor]]]:
         context.held.append(region.program)
         key = (structural_hash(region.program.module), *(node.name for node in group))
         if key not in context.tabulated:

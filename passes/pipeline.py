@@ -18,6 +18,7 @@ from .context import Fuel, Pass, PassContext
 from .fold_tokens import FoldTokens
 from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
+from .read_only import read_only
 from .rewrite import Rewrite
 from .rollback import Culprit, Trial, find_culprit
 from .structure import state_versions, structural_hash, verify_structure, verify_values
@@ -119,7 +120,7 @@ class Pipeline:
         """Run the passes on copies of `program`, one transaction each; nothing is lowered or verified.
 
         Raises:
-            PassError: a pass left its copy malformed; `program` is as it was.
+            PassError: a pass left its copy malformed, or would write state; `program` is as it was.
         """
         context = context or PassContext(Fuel(self.fuel))
         captured = program.module
@@ -130,8 +131,9 @@ class Pipeline:
                 outcomes.append(Outcome(each.name, Status.DISABLED, "the whole pass", "disabled by name"))
                 continue
             before, versions = structural_hash(program.module), state_versions(program.module)
-            result = each.run(program.copy(), context)
             try:
+                with read_only(program.module):
+                    result = each.run(program.copy(), context)
                 verify_structure(result.program.module, program.module)
                 verify_values(result.program.module, captured)
                 if written := [name for name, version in state_versions(program.module).items() if versions[name] != version]:

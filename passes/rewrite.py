@@ -60,8 +60,14 @@ class Tables:
         if self.classes is None:
             return []
         built = [class_layout(self.region, number, built) for number, built in enumerate(self.classes.built) if built.count]
+        return built + self.end_layouts()
+
+    def end_layouts(self) -> list[Layout]:
+        """Calls of as many rows as where an interval of the rule ends, and of one more."""
+        if self.classes is None:
+            return []
         counts = sorted({count for bound in self.classes.bounds for count in (bound, bound + 1) if count <= FULL})
-        return built + [end_layout(self.region, count, not self.classes.stated) for count in counts]
+        return [end_layout(self.region, count, not self.classes.stated) for count in counts]
 
 
 @dataclass(frozen=True)

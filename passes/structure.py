@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from .._torch import fake_mode_of, is_overload, size_expression, storage_key
+from .._torch import as_traced, fake_mode_of, is_data_dependent, is_overload, size_expression, storage_key, tree_flatten
 from ..analysis.program import GUARDS
 from ..errors import PassError
 from .verification.bits import same_bits
@@ -67,7 +67,8 @@ def verify_structure(module: GraphModule, before: GraphModule | None = None) -> 
 
     Raises:
         PassError: fx lint fails; a read has no state behind it; the recorded metadata of a value is not what its operation
-            yields; a new node does not say what it stands for; state changed its kind; or the inputs are no longer checked.
+            yields; a new node does not say what it stands for; state changed its kind; the inputs are no longer checked; or an
+            output has other symbolic sizes.
     """
     known = {} if before is None else {node.name: node for node in before.graph.nodes}
     try:
@@ -83,6 +84,7 @@ def verify_structure(module: GraphModule, before: GraphModule | None = None) -> 
         _verify_origins(module, known)
         _verify_kinds(module, before)
         _verify_input_check(module, before)
+        _verify_sizes(module, before)
 
 
 def _verify_origins(module: GraphModule, known: Mapping[str, Node]) -> None:
@@ -106,6 +108,20 @@ def _verify_input_check(module: GraphModule, before: GraphModule) -> None:
         inputs = tuple(node for node in module.graph.nodes if node.op == "placeholder")
         if not any(node.target == GUARDS and node.args == inputs for node in module.graph.nodes if node.op == "call_module"):
             raise PassError("the inputs are no longer checked: the graph must call its input check on all of them")
+
+
+def _verify_sizes(module: GraphModule, before: GraphModule) -> None:
+    """Calls larger than the examples must return as much as before; how many outputs there are, the examples show."""
+    for one, other in zip(_returned(before), _returned(module), strict=False):
+        sizes, found = ([size and size.expand() for size in _shape_of(value)[1]] for value in (one, other))
+        if sizes != found and any(size is not None and not size.is_Integer for size in (*sizes, *found)):
+            raise PassError(f"an output of sizes {sizes} now has sizes {found}")
+
+
+def _returned(module: GraphModule) -> list[torch.Tensor]:
+    leaves = tree_flatten(module.graph.output_node().args[0])[0]
+    values = (leaf.meta.get("val") if isinstance(leaf, Node) else leaf for leaf in leaves)
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def verify_values(module: GraphModule, captured: GraphModule) -> None:
@@ -199,7 +215,8 @@ def recompute(node: Node, instead: Mapping[Node, Any] = MappingProxyType({}), mo
     args = torch.fx.node.map_arg(node.args, value)
     kwargs = torch.fx.node.map_arg(node.kwargs, value)
     target: Callable[..., Any] = node.target  # type: ignore[assignment]
-    with mode or fake_mode_of(_first_fake(node)):
+    mode = mode or fake_mode_of(_first_fake(node))
+    with as_traced(mode):
         return target(*args, **kwargs)
 
 
@@ -213,5 +230,5 @@ def _first_fake(node: Node) -> torch.Tensor:
 
 def _shape_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return str(value.dtype), [size_expression(size) for size in value.shape]
+        return str(value.dtype), [None if is_data_dependent(size) else size_expression(size) for size in value.shape]
     return [_shape_of(part) for part in value] if isinstance(value, (list, tuple)) else type(value)

@@ -14,6 +14,7 @@ from ..analysis.program import Program
 from ..errors import ExampleError
 from .rewrite import Rewrite
 from .tables.tabulate import Progress
+from .verification.check_decisions import check_decisions
 from .verification.check_tables import check_tables
 from .verification.counterexample import Counterexample, counterexamples
 from .verification.evidence import LayoutEvidence, Verdict, Verification
@@ -68,11 +69,13 @@ class Verifier:
         self.compared = 0
 
     def tables(self, rewrite: Rewrite, candidate: Program) -> tuple[list[LayoutEvidence], list[Counterexample]]:
-        """The evidence for a rewrite's tables, and a counterexample for each that is beyond the limits."""
+        """The evidence for a rewrite's tables and decisions, and a counterexample for each that is beyond the limits."""
         if candidate is not self._checked:
             self._checked, self._tables = candidate, {}
         if rewrite.name not in self._tables:
-            self._tables[rewrite.name] = check_tables(rewrite, candidate, self._limits, self._progress, self._time_budget)
+            evidence, wrong = check_tables(rewrite, candidate, self._limits, self._progress, self._time_budget)
+            decided, otherwise = check_decisions(rewrite, candidate, self._progress, self._time_budget)
+            self._tables[rewrite.name] = [*evidence, *decided], [*wrong, *otherwise]
         return self._tables[rewrite.name]
 
     def outputs(self, candidate: Program) -> list[Counterexample]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import AutocastError, TokenRankError, UnreachableTokenError
+from ..errors import AutocastError, TokenRankError, TrainingModeError, UnreachableTokenError
 
 
 class InputGuards(nn.Module):
@@ -22,18 +22,23 @@ class InputGuards(nn.Module):
         sizes: export's own guard module, called with every input.
         ranks: for each token input its place among the inputs, and the numbers of dimensions admitted.
         reachable: for token inputs whose tables hold only some ids, their place and a bool mask [V] of those.
+        absent: the names and places of the inputs that were None at capture, which export does not check.
     """
+
+    _is_impure = True  # torch.fx: a call that dead-code elimination keeps
 
     def __init__(
         self,
         sizes: nn.Module,
         ranks: Mapping[str, tuple[int, frozenset[int]]],
         reachable: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
+        absent: Collection[tuple[str, int]] = (),
     ) -> None:
         super().__init__()
         self.sizes = sizes
         self.ranks = dict(ranks)
         self.reachable = dict(reachable)
+        self.absent = tuple(absent)
         self.eval()
 
     def forward(self, *inputs: Any) -> None:
@@ -44,8 +49,20 @@ class InputGuards(nn.Module):
             UnreachableTokenError: an id the tables do not hold, because it was said not to occur. Not checked while
                 tracing; such an id then raises where it is looked up.
             AutocastError: autocast is on.
-            AssertionError: a size or number differs from what was captured (raised by export's guards).
+            TrainingModeError: the program is in training mode.
+            AssertionError: a size or number differs from what was captured (raised by export's guards), or an input that
+                was None is not.
         """
+        if self.training:
+            raise TrainingModeError(
+                "this program is in training mode, but computes what the model did in eval mode (dropout and batch "
+                "statistics included); call .eval() on it, and train the original"
+            )
+        for name, place in self.absent:
+            if inputs[place] is not None:
+                raise AssertionError(
+                    f"input {name} was None when this program was captured, so it is not read; give an example with it"
+                )
         for name, (place, admitted) in self.ranks.items():
             ids = inputs[place]
             if isinstance(ids, torch.Tensor) and ids.dim() not in admitted:

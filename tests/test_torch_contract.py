@@ -59,6 +59,19 @@ def test_sizes() -> None:
     assert _torch.static_size(symbolic - symbolic) == 0
 
 
+def test_sizes_that_depend_on_data() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x > 0] + 1
+
+    graph = torch.export.export(Masked(), (torch.randn(4),), dynamic_shapes={"x": {0: torch.export.Dim.AUTO}}).graph
+    total = next(node for node in graph.nodes if node.target is aten.add.Tensor).meta["val"]
+    given = next(node for node in graph.nodes if node.op == "placeholder").meta["val"]
+    assert _torch.is_data_dependent(total.shape[0])
+    assert not _torch.is_data_dependent(given.shape[0])
+    assert not _torch.is_data_dependent(4)
+
+
 def test_fake_mode_of() -> None:
     mode = FakeTensorMode()
     with mode:
@@ -66,6 +79,17 @@ def test_fake_mode_of() -> None:
     assert _torch.fake_mode_of(fake) is mode
     with pytest.raises(AttributeError):
         _torch.fake_mode_of(torch.empty(2))
+
+
+def test_computing_as_traced_fixes_no_size_and_knows_symbols() -> None:
+    value = next(node for node in exported().graph.nodes if node.op == "placeholder").meta["val"]
+    with _torch.as_traced(_torch.fake_mode_of(value)):
+        assert bool(value.shape[0] == 3)
+        padded = aten.pad.default(value, [0, 0, -1, 1])
+    assert _torch.static_size(value.shape[0]) is None
+    assert _torch.size_expression(padded.shape[0]) == _torch.size_expression(value.shape[0])
+    with _torch.as_traced(FakeTensorMode()):
+        assert torch.empty(2).shape == (2,)
 
 
 def test_graph_module_makes_buffers_persistent_and_we_undo_it() -> None:
@@ -192,3 +216,23 @@ def test_every_function_of_the_door_is_tested_here() -> None:
     functions = [value for value in vars(_torch).values() if getattr(value, "__module__", "") == _torch.__name__]
     source = Path(__file__).read_text()
     assert [each.__name__ for each in functions if f"_torch.{each.__name__}(" not in source] == []
+
+
+def test_operations_are_foreseen_on_data_and_in_other_contexts_but_not_where_they_need_not_be() -> None:
+    """What is seen raises, and the tensor is as it was."""
+    weight = nn.Parameter(torch.ones(3))
+
+    def refuse(operation: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        if operation in (aten.mul_.Tensor, aten.add_.Tensor):
+            raise ValueError(f"{operation}")
+
+    with _torch.Foreseen(refuse):
+        for edit in (lambda: weight.data.mul_(2), lambda: weight.detach()[1:].add_(1)):
+            with pytest.raises(ValueError, match="aten"):
+                edit()
+        with FakeTensorMode() as mode:
+            assert isinstance(mode.from_tensor(torch.ones(3)) * 2, torch.Tensor)
+        assert torch.equal(weight, torch.ones(3))
+        with _torch.unforeseen():
+            weight.data.mul_(2)
+    assert torch.equal(weight, torch.full((3,), 2.0))

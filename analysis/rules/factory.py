@@ -24,10 +24,12 @@ TABLE = RuleTable("factory")
     aten.new_ones.default,
     aten.new_full.default,
     aten.scalar_tensor.default,
+    aten.zero.default,
+    aten.fill.Scalar,
 )
 def filled(call: Call) -> Layouts:
     """One number everywhere."""
-    for name in ("fill_value", "s"):
+    for name in ("fill_value", "s", "value"):
         if isinstance(call.arguments.get(name), Node):
             raise NotRowLocal(f"{call.name} is filled with {call.argument(name)}, a size of an input", adds=LENGTH)
     return tuple(uniform(size) for size in call.sizes())

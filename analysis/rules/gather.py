@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..rows import Dim, Rows, broadcast, extent, feature, join_dims, one_row_each, row_local
+from ..rows import Dim, Rows, broadcast, extent, feature, join_dims, one_row_each, row_local, varying
 from .table import Call, Layouts, NotRowLocal, Operand, RuleTable
 
 aten = torch.ops.aten
@@ -67,6 +67,16 @@ def _same_place(x: Operand, place: int, index_dim: Dim) -> Dim:
     if row_local(own) and row_local(index_dim):
         return feature(extent(index_dim))
     raise NotRowLocal(f"gather reads dimension {place} of {x.node} at fixed positions of a token axis")
+
+
+@TABLE.rule(aten.index_fill.int_Scalar)
+def index_fill(call: Call) -> Layouts:
+    """A number in place of some features."""
+    x, places = call.operand("self"), call.operand("index")
+    dim = int(call.argument("dim")) % max(x.rank, 1)
+    call.require_row_local(x, [dim] if x.rank else [], call.name)
+    call.require_row_local(places, range(places.rank), f"{call.name} reads places")
+    return tuple(varying(own) if place == dim else own for place, own in enumerate(x.rows))
 
 
 @TABLE.rule(aten.one_hot.default)

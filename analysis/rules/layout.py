@@ -172,6 +172,42 @@ def unbind(call: Call) -> Layouts:
     return [_without(x, dim) for _ in call.node.meta["val"]]
 
 
+@TABLE.rule(aten.unfold.default)
+def unfold(call: Call) -> Layouts:
+    """Windows over features, as a new last dimension."""
+    x, sizes = call.operand("self"), call.sizes()
+    dim = int(call.argument("dimension")) % max(x.rank, 1)
+    call.require_row_local(x, [dim] if x.rank else [], call.name)
+    return (*x.rows[:dim], *map(feature, sizes[dim : dim + 1]), *x.rows[dim + 1 :], feature(sizes[-1]))[: len(sizes)]
+
+
+@TABLE.rule(aten.rot90.default)
+def rot90(call: Call) -> Layouts:
+    """Turns a plane of features."""
+    x, sizes = call.operand("self"), call.sizes()
+    plane = [dim % x.rank for dim in call.integers("dims")]
+    call.require_row_local(x, plane, call.name)
+    return tuple(feature(sizes[place]) if place in plane else dim for place, dim in enumerate(x.rows))
+
+
+@TABLE.rule(aten.slice_scatter.default, aten.select_scatter.default)
+def written(call: Call) -> Layouts:
+    """`self` with `src` in place of some features, or of everything; what writing in place becomes."""
+    x, source = call.operand("self"), call.operand("src")
+    dim = int(call.argument("dim")) % x.rank
+    if source.rank < x.rank:
+        source = Operand(source.node, source.rows[:dim] + ((),) + source.rows[dim:], source.value)
+    elif extent(source.rows[dim]) == extent(x.rows[dim]):
+        return broadcast([x.rows, source.rows])
+    for each in (x, source):
+        if not row_local(each.rows[dim]):
+            raise NotRowLocal(f"{call.name} writes some positions of {show((each.rows[dim],))}", adds=POSITION)
+    joint = [
+        join_dims(a, b) if i != dim else feature(extent(a)) for i, (a, b) in enumerate(zip(x.rows, source.rows, strict=True))
+    ]
+    return one_row_each(tuple(joint))
+
+
 _LEGACY_EMPTY: Rows = (feature(sympy.Integer(0)),)  # torch.cat skips tensors of shape [0]
 
 
@@ -216,6 +252,7 @@ def pad(call: Call) -> Layouts:
 
 MOVES = frozenset(
     {*TABLE, aten.clone.default}
+    - {aten.slice_scatter.default, aten.select_scatter.default, aten.unfold.default, aten.rot90.default}
     - {aten.cat.default, aten.concat.default, aten.stack.default, aten.constant_pad_nd.default, aten.pad.default}
     - {aten.repeat.default, aten.tile.default, aten.repeat_interleave.self_int}
 )

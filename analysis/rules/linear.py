@@ -90,6 +90,15 @@ def addmv(call: Call) -> Layouts:
     return _plus(_matmul(call.operand("mat"), call.operand("vec")), call.operand("self"))
 
 
+@TABLE.rule(aten.bilinear.default)
+def bilinear(call: Call) -> Layouts:
+    """y[.., o] = Σ_ij x[.., i] z[.., j] W[o, i, j] + b[o]."""
+    x, z = call.operand("input1"), call.operand("input2")
+    rows = "abcdefgh"[: x.rank - 1]
+    product = contract([(x, rows + "k"), (z, rows + "m"), (call.operand("weight"), "okm")], rows + "o")
+    return _plus(product, call.optional("bias"))
+
+
 @TABLE.rule(aten.einsum.default)
 def einsum(call: Call) -> Layouts:
     """Explicit equations without an ellipsis."""

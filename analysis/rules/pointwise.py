@@ -36,6 +36,8 @@ _UNTAGGED = (
     aten.divide.Tensor,
     aten.negative.default,
     aten.absolute.default,
+    aten.copy.default,
+    aten.fill.Tensor,
 )
 
 

@@ -36,7 +36,8 @@ def _each_output(call: Call, rows: Rows) -> Layouts:
         "max.dim", "min.dim", "argmax.default", "argmin.default", "prod.dim_int", "prod.default", "sum.default",
         "mean.default", "max.default", "min.default", "any.default", "any.dim", "any.dims", "all.default", "all.dim",
         "all.dims", "var.correction", "var.dim", "var.default", "std.correction", "std.dim", "std.default",
-        "var_mean.correction", "std_mean.correction", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype",
+        "var_mean.correction", "var_mean.dim", "var_mean.default", "std_mean.correction", "std_mean.dim",
+        "std_mean.default", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype",
         "linalg_vector_norm.default", "nansum.default", "nanmean.default", "median.dim", "median.default",
         "nanmedian.dim", "mode.default", "kthvalue.default", "count_nonzero.dim_IntList", "count_nonzero.default",
     )

@@ -13,7 +13,7 @@ from ...analysis.facts import Facts
 from ...analysis.program import Program
 from ..verification.bits import bits_of
 from .encode import unique_rows
-from .region import STORED_READS, is_size, unmoved
+from .region import STORED_READS, is_size, unmoved, value_operands
 
 aten = torch.ops.aten
 
@@ -40,7 +40,7 @@ class DistinctRows:
         if node.op == "placeholder":
             rows = self._program.tokens[node.name].rows
             return torch.arange(rows), rows
-        operands = [operand for operand in node.all_input_nodes if operand in self._classes]
+        operands = [operand for operand in value_operands(node) if operand in self._classes]
         if len(facts[node].tokens) > 1:
             rows = prod(self._program.tokens[name].rows for name in facts[node].tokens)
             return torch.arange(0), rows
@@ -54,13 +54,21 @@ class DistinctRows:
     def _of_table(self, node: Node, ids: Node) -> tuple[torch.Tensor, int]:
         domain = self._program.tokens[ids.name]
         stored = [operand for operand in node.all_input_nodes if operand.op == "get_attr"]
-        leading = node.target is not aten.index_select.default or node.args[1] == 0
+        leading = _reads_leading_dimension(node)
         if len(stored) != 1 or len(node.all_input_nodes) != 2 or not leading or any(map(is_size, node.all_input_nodes)):
             return torch.arange(domain.rows), domain.rows
         table = attrgetter(str(stored[0].target))(self._program.module).detach()
         read = table[domain.ids().to(table.device)].reshape(domain.rows, -1)
         distinct, classes = unique_rows(bits_of(read))
         return classes, distinct.numel()
+
+
+def _reads_leading_dimension(node: Node) -> bool:
+    """Whether ids select along dimension 0 of what they read."""
+    if node.target is aten.index.Tensor:
+        indices = list(node.args[1])  # type: ignore[arg-type]
+        return indices[0] is not None and all(each is None for each in indices[1:])
+    return node.target is not aten.index_select.default or bool(node.args[1] == 0)
 
 
 def _joint(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, int]:

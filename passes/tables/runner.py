@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -14,7 +15,7 @@ from torch.fx import Node
 
 from ..._torch import size_expression, static_size
 from ...analysis.rows import Atom, TokenAxis
-from .region import Region, RegionError, ancestors, is_size, value_operands
+from .region import Region, RegionError, closure, is_size, value_operands
 
 Ids = Mapping[str, torch.Tensor]
 """Token ids by input name."""
@@ -26,15 +27,16 @@ class RegionRunner:
     Args:
         region: the region.
         wanted: the values to return; what they do not need is not run, and is freed as soon as it is used up.
+        given: values that each call is handed instead of computing them.
 
     Raises:
         RegionError: they read another input, if only its dtype.
     """
 
-    def __init__(self, region: Region, wanted: Sequence[Node]) -> None:
+    def __init__(self, region: Region, wanted: Sequence[Node], given: Collection[Node] = ()) -> None:
         self.region = region
         self.wanted = list(wanted)
-        needed = ancestors(self.wanted)
+        needed = closure(wanted, lambda node: [] if node in given else _tensors(node)) - set(given)
         self._constants: dict[Node, Any] = {}
         self._nodes: list[Node] = []
         self._plans: dict[tuple[torch.Size, ...], _Plan] = {}
@@ -49,16 +51,17 @@ class RegionRunner:
             else:
                 self._nodes.append(node)
 
-    def __call__(self, ids: Ids) -> list[torch.Tensor]:
+    def __call__(self, ids: Ids, given: Mapping[Node, torch.Tensor] = MappingProxyType({})) -> list[torch.Tensor]:
         """The wanted values for `ids`, as the traced operations lay them out; no gradients.
 
         Args:
             ids: the tensor for each input of the region, by name.
+            given: the values that are not computed.
 
         Raises:
             RegionError: an operation needs a size that the shapes of `ids` do not give, or does not take them.
         """
-        values: dict[Node, Any] = {node: ids[node.name] for node in self.region.inputs}
+        values: dict[Node, Any] = {node: ids[node.name] for node in self.region.inputs} | dict(given)
         with torch.no_grad():
             for step in self._plan(ids).steps:
                 try:
@@ -89,6 +92,15 @@ class RegionRunner:
         width, sizes, order = orders[node]
         ordered = value if sizes is None else value.reshape(sizes).permute(order)
         return ordered.reshape(-1, width)
+
+    def from_rows(self, node: Node, rows: torch.Tensor, like: torch.Tensor, ids: Ids) -> torch.Tensor:
+        """`rows` [rows, width] in the layout that `like`, a value of the wanted `node` for `ids`, has."""
+        self.as_rows(node, like, ids)
+        _, sizes, order = self._plan(ids).orders[node]
+        if sizes is None:
+            return rows.reshape(like.shape)
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        return rows.reshape([sizes[place] for place in order]).permute(inverse).reshape(like.shape)
 
     def _order(self, node: Node, value: torch.Tensor, ids: Ids) -> _Order:
         """How a value computed for ids of these shapes becomes rows."""
@@ -184,6 +196,10 @@ class _Step:
             return self._target(*(values[each] if isinstance(each, Node) else each for each in self._args), **self._kwargs)
         args = torch.fx.node.map_arg(self._args, values.__getitem__)
         return self._target(*args, **torch.fx.node.map_arg(self._kwargs, values.__getitem__))
+
+
+def _tensors(node: Node) -> list[Node]:
+    return [operand for operand in value_operands(node) if not is_size(operand)]
 
 
 def _extent(atom: Atom, ids: Ids) -> int:

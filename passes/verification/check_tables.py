@@ -21,7 +21,7 @@ from .counterexample import Counterexample
 from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, Limits, exceeds, figures_of_rows
-from .layouts import Layout, layouts_of
+from .layouts import Layout, as_built_layout, layouts_of
 from .lookups import Lookups
 from .sample import sampled
 
@@ -58,9 +58,9 @@ def check_tables(
             except RegionError as error:
                 found, wrong = check.cannot(layout, error)
             evidence += found
-            if layout.as_built or layout.end:
-                wrong += check.looked_up(layout, lookups)
             failures += [each.of(candidate, tables, layout) for each in wrong]
+        for layout in [as_built_layout(tables.region, check.run), *tables.end_layouts()]:
+            failures += [each.of(candidate, tables, layout) for each in check.looked_up(layout, lookups)]
     return evidence, failures
 
 

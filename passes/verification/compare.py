@@ -41,6 +41,8 @@ class Comparison:
 def compare_calls(reference: Observation, candidate: Observation, limits: Limits, wide: Any = None) -> Comparison:
     """Outputs, what they share memory with, inputs after the call, buffers written, and exceptions (by class).
 
+    Where all that agrees, also the same call once more, on the buffers that the first one left.
+
     Args:
         reference, candidate: the two calls.
         limits: for float values.
@@ -48,16 +50,16 @@ def compare_calls(reference: Observation, candidate: Observation, limits: Limits
     """
     if reference.error is not None or candidate.error is not None:
         return _compare_errors(reference, candidate)
-    return both(
+    first = both(
         [
             compare_trees(reference.outputs, candidate.outputs, limits, "output ", wide),
             _compare_memory(reference, candidate),
             _compare_inputs(reference.inputs, candidate.inputs, limits),
             _compare_buffers(reference.buffers, candidate.buffers, limits),
             _compare_random(reference.random, candidate.random),
-            _compare_again(reference.again, candidate.again, limits),
         ]
     )
+    return both([first, _compare_again(reference.again, candidate.again, limits)]) if first.agree else first
 
 
 def both(comparisons: Sequence[Comparison]) -> Comparison:

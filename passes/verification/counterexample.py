@@ -72,8 +72,9 @@ class Counterexample:
             return _flat(captured), _flat(self.candidate), flat
         original = next((node for node in captured.graph.nodes if node.name == self.node), None)
         standing = standing_for(self.candidate, self.node)
+        standing = standing or [node for node in self.candidate.graph.nodes if node.name == self.node]
         if original is None or not standing:
-            raise ValueError(f"no node of the candidate is marked as standing for {self.node}")
+            raise ValueError(f"no node of the candidate is, or is marked as standing for, {self.node}")
         return part(captured, original, self.inputs), part(self.candidate, standing[-1], self.inputs), list(self.example.args)
 
 

@@ -21,16 +21,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class LayoutEvidence:
-    """One table compared with its region, called on ids in one layout.
+    """One table, or one decision computed from tables, compared with its region, called on ids in one layout.
 
     Attributes:
-        table: the value tabulated.
+        table: the value tabulated or decided.
         layout: what kind of call, e.g. "scalar".
         shape: the shape of ids it was called with, e.g. "[257]".
         tokens: how many ids of the domain were compared.
         domain: how many there are.
         figures: worst figures over all calls.
         note: why the layout's own shape was not possible, or "".
+        kind: "table" or "decision".
     """
 
     table: str
@@ -40,9 +41,17 @@ class LayoutEvidence:
     domain: int
     figures: Figures
     note: str = ""
+    kind: str = "table"
 
     def to_dict(self) -> dict[str, Any]:
-        plain = {"table": self.table, "layout": self.layout, "shape": self.shape, "tokens": self.tokens, "domain": self.domain}
+        plain = {
+            "kind": self.kind,
+            "table": self.table,
+            "layout": self.layout,
+            "shape": self.shape,
+            "tokens": self.tokens,
+            "domain": self.domain,
+        }
         return {**plain, **self.figures.to_dict(), "note": self.note}
 
 

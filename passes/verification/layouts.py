@@ -79,7 +79,7 @@ def layouts_of(region: Region, run: RegionRunner) -> list[Layout]:
     ) -> Layout:
         return Layout(name, shape, rows, lambda rows: calls_of(region, rows, step, _each(place)))
 
-    layouts = [_as_built(region, run, everyone)]
+    layouts = [as_built_layout(region, run)]
     if large:
         order = torch.randperm(region.domain, generator=torch.Generator().manual_seed(0))
         layouts.append(replace(traced("permuted", step, order), note="in random order"))
@@ -100,10 +100,11 @@ def layouts_of(region: Region, run: RegionRunner) -> list[Layout]:
     return layouts
 
 
-def _as_built(region: Region, run: RegionRunner, everyone: torch.Tensor) -> Layout:
+def as_built_layout(region: Region, run: RegionRunner) -> Layout:
+    """The very calls the bulk tables are built with."""
     start, stop = next(iter(chunks(region.domain, sum(map(region.row_bytes, run.wanted)))))
     shape = _show(region, stop - start)
-    return Layout("as built", shape, everyone, lambda _: built_calls(region, run.wanted), as_built=True)
+    return Layout("as built", shape, torch.arange(region.domain), lambda _: built_calls(region, run.wanted), as_built=True)
 
 
 def _each(place: Callable[[torch.Tensor], torch.Tensor]) -> Place:

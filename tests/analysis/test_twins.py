@@ -18,6 +18,7 @@ from torch.export import Dim
 
 import foldfx
 from foldfx import Example
+from foldfx.analysis import analyze_program
 
 VOCABULARY, WIDTH, LIMIT = 7, 16, 1e-5
 
@@ -85,6 +86,8 @@ def scan(name: str, work: Callable[[Tensor, int], Tensor]) -> Twins:
 TWINS = [
     reduction("sum", lambda x, d: x.sum(d)), reduction("mean", lambda x, d: x.mean(d)),
     reduction("max", lambda x, d: x.max(d).values), reduction("var", lambda x, d: x.var(d)),
+    reduction("var_mean of two overloads", lambda x, d: torch.var_mean(x, d, unbiased=False)[0] + torch.var_mean(x, [d])[1]),
+    reduction("std_mean", lambda x, d: torch.std_mean(x, d, correction=1)[0]),
     reduction("logsumexp", lambda x, d: x.logsumexp(d)), reduction("argmax", lambda x, d: x.argmax(d)),
     reduction("topk", lambda x, d: x.topk(2, d).values.select(d, 1)), scan("softmax", lambda x, d: x.softmax(d)),
     scan("cumsum", lambda x, d: x.cumsum(d)), scan("sort", lambda x, d: x.sort(d).values),
@@ -120,6 +123,13 @@ TWINS = [
           POSITION, "aten.pad.default pads [ids[1]], which moves positions"),
     Twins("repeat", lambda m, x, i: x.repeat(1, 1, 2), lambda m, x, i: x.repeat(1, 2, 1)[:, 2:7],
           CONTEXT, "aten.repeat.default repeats [ids[1]], so rows of different tokens follow each other", FIXED),
+    Twins("written in place", lambda m, x, i: torch.slice_scatter(x, m.bias[:2].expand(3, 5, 2), -1, 0, 2),
+          lambda m, x, i: torch.slice_scatter(x, m.places[:2].expand(3, 2, -1), 1, 0, 2),
+          POSITION, "aten.slice_scatter.default writes some positions of [ids[1]]", FIXED),
+    Twins("windows", lambda m, x, i: x.unfold(-1, 2, 1), lambda m, x, i: F.pad(x.unfold(1, 2, 1).sum(-1), (0, 0, 0, 1)),
+          CONTEXT, "aten.unfold.default over dimension 1 of embedding", FIXED),
+    Twins("a quarter turn", lambda m, x, i: x.unflatten(-1, (4, 4)).rot90(1, (2, 3)), lambda m, x, i: x.rot90(1, (1, 2)),
+          CONTEXT, "aten.rot90.default over dimension 1 of embedding", FIXED),
     Twins("convolution", lambda m, x, i: m.single(x.mT).mT, lambda m, x, i: m.triple(x.mT).mT,
           WINDOW, "aten.conv1d.default with kernel 3 slides over [ids[1]]: each result sees a window of 3 ids"),
     Twins("max_pool", lambda m, x, i: F.max_pool1d(x, 2), lambda m, x, i: F.max_pool1d(x.mT, 3, 1, 1).mT,
@@ -296,3 +306,13 @@ def test_only_a_value_of_one_token_is_its_row(
     for found, expected in zip(result.module(*call), model(*call), strict=True):
         assert (found - expected).abs().max() <= LIMIT
         assert (found - expected).norm() <= LIMIT * expected.norm()
+
+
+@pytest.mark.parametrize(("dim", "alone"), [(-1, True), (1, False)])
+def test_std_mean_of_the_overload_that_export_cannot_trace(dim: int, alone: bool) -> None:
+    """A graph that holds `std_mean.dim` all the same is judged like one with its sibling."""
+    model = Model(lambda m, x, i: torch.std_mean(x, dim, correction=1)[0])
+    program = foldfx.capture(model, (torch.randint(VOCABULARY, (3, 5)),), dynamic=False)
+    (node,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.std_mean.correction)
+    node.target, node.args, node.kwargs = torch.ops.aten.std_mean.dim, (node.args[0], [dim]), {}
+    assert analyze_program(program)[node].token_only is alone

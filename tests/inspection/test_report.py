@@ -18,6 +18,7 @@ from foldfx.passes import Pass, PassContext, PassResult
 
 STORAGE = {"logical": int, "backing": int}
 FIGURES = {"max_abs": float | None, "relative_l2": float | None, "exact": bool, "bitwise": bool}
+LAYOUT = {"kind": str, "table": str, "layout": str, "shape": str, "tokens": int, "domain": int, **FIGURES, "note": str}
 SCHEMA: dict[str, Any] = {
     "schema_version": int,
     "torch": str,
@@ -47,12 +48,15 @@ SCHEMA: dict[str, Any] = {
     ],
     "kernels": [{"node": str, "provider": str, "kernel": str, "declined": list}],
     "blockers": [str],
+    "decisions": [{"node": str, "at": str, "kind": str, "score": str, "token_only": bool, "feeds": [str]}],
     "verification": {
         "verdict": str,
         "because": [str],
         "examples": int,
         "outputs": FIGURES,
-        "layouts": [{"table": str, "layout": str, "shape": str, "tokens": int, "domain": int, **FIGURES, "note": str}],
+        "layouts": [
+            {"kind": str, "table": str, "layout": str, "shape": str, "tokens": int, "domain": int, **FIGURES, "note": str}
+        ],
         "probes": {"ids=5": str, "ids=-1": str, "ids=-6": str},
         "ranks": {"ids": [int]},
         "limits": {"max_abs": dict, "relative_l2": dict, "relative_l2_floor": float, "wide_factor": float},

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten
 
 import foldfx
+from foldfx import api
 from foldfx.analysis.rules import RULES
 from foldfx.passes import Pass, PassContext
 from foldfx.passes.shape_profiles import Profile
@@ -94,7 +95,7 @@ class Planted:
         example = foldfx.Example((torch.randint(self.VOCABULARY, (3, 5)) if ids is None else ids,))
         pipeline = foldfx.Pipeline(passes or [foldfx.FoldTokens(profiles=profiles)], limits=limits)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(foldfx.api, "capture", lambda model, *_, **__: self.captured(model))
+            patch.setattr(api, "capture", lambda model, *_, **__: self.captured(model))
             return foldfx.compile(model, [example], pipeline=pipeline)
 
     def captured(self, model: nn.Module) -> foldfx.Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -76,6 +77,16 @@ def test_written_buffers_behave_the_same_over_several_calls(agree: Agree) -> Non
     agree(twin.mean, result.module.get_buffer("mean"))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.mean.eq(0).all()
+
+
+def test_rounds_that_are_timed_write_no_buffer_of_the_result(agree: Agree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foldfx.passes.latency.Timing.faster", True)
+    model = Counter()
+    result = foldfx.compile(model, [foldfx.Example((ids(),))], objective="latency", max_table_bytes=1 << 20)
+    assert result.accepted
+    assert result.module.get_buffer("count").item() == 0
+    call = ids()
+    agree(copy.deepcopy(model)(call), result.module(call))
 
 
 def test_non_persistent_buffers_stay_so() -> None:

@@ -135,7 +135,9 @@ def test_rounding_by_the_shape_of_ids_is_refused(shape: tuple[int, ...], planted
         found(*planted.region(*shape))
 
 
-@pytest.mark.parametrize(("shape", "through"), [((6,), lambda x: x.view(x.shape[0], 8).neg()), ((4, 1), None)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "through"), [((6,), lambda x: x.view(x.shape[0], 8).neg()), ((4, 1), None)], ids=["row", "column"]
+)
 def test_shapes_that_cannot_be_called_do_not_matter(shape: tuple[int, ...], through: Any, planted: Any) -> None:
     """The twin: a view, or the capture, holds the ids to one dimension."""
     planted.plan = by_shape

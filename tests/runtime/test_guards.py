@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foldfx.errors import FoldfxError, TokenRankError
+from foldfx.errors import FoldfxError, TokenRankError, TrainingModeError
 from foldfx.runtime import InputGuards
 
 
@@ -47,3 +47,17 @@ def test_every_token_input_is_checked() -> None:
         guards(torch.zeros(1), torch.zeros(1))
     with pytest.raises(TokenRankError, match="token input words"):
         guards(torch.zeros(1, 1), torch.zeros(1, 1))
+
+
+def test_inputs_that_were_none_stay_so() -> None:
+    guards = InputGuards(Sizes(), {}, absent=[("mask", 1)])
+    guards(torch.zeros(1), None)
+    with pytest.raises(AssertionError, match="input mask was None when this program was captured"):
+        guards(torch.zeros(1), torch.zeros(1))
+
+
+def test_training_mode_is_refused() -> None:
+    guards = InputGuards(Sizes(), {})
+    guards(torch.zeros(1))
+    with pytest.raises(TrainingModeError, match=r"call \.eval\(\) on it"):
+        guards.train()(torch.zeros(1))
