@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from ..analysis.example import Example, as_examples
 from ..analysis.program import GUARDS, Domain, Program, own_written_buffers
@@ -135,7 +136,8 @@ class Pipeline:
                 with read_only(program.module):
                     result = each.run(program.copy(), context)
                 verify_structure(result.program.module, program.module)
-                verify_values(result.program.module, captured)
+                for module in (result.program.module, *_region_modules(result.rewrites)):
+                    verify_values(module, captured)
                 if written := [name for name, version in state_versions(program.module).items() if versions[name] != version]:
                     raise PassError(f"it wrote the tensors {written}; new values are new state")
             except PassError as error:
@@ -219,6 +221,11 @@ class Pipeline:
         for each in (before, after):  # the rounds write buffers; the programs' own stay as captured
             own_written_buffers(each.module, each.effects)
         return measure_side_by_side(before.module, after.module, calls)
+
+
+def _region_modules(rewrites: Iterable[Rewrite]) -> list[GraphModule]:
+    """The modules whose state tables are checked against."""
+    return list({id(found): found for each in rewrites for t in each.tables if (found := t.region.program.module)}.values())
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,9 @@ def _state(module: GraphModule) -> list[tuple[str, torch.Tensor]]:
 
 
 def _bit_sum(tensor: torch.Tensor) -> int:
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return int(tensor.detach().view(words).sum(dtype=torch.int64))
+    plain = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()]
+    return int(plain.view(words).sum(dtype=torch.int64))
 
 
 def _is_as_before(node: Node, before: Node | None) -> bool:

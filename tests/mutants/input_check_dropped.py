@@ -1,0 +1,16 @@
+"""Deletes the call that checks the inputs, which returns nothing."""
+
+from __future__ import annotations
+
+import foldfx
+from foldfx.analysis.program import GUARDS
+
+from .suite.editing import Edit
+
+
+class Mutant(Edit):
+    check = "input check"
+
+    def change(self, program: foldfx.Program) -> None:
+        (check,) = program.graph.find_nodes(op="call_module", target=GUARDS)
+        program.graph.erase_node(check)

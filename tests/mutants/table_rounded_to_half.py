@@ -1,0 +1,12 @@
+"""Rounds a table to float16."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .suite.editing import SpoiledFold
+
+
+class Mutant(SpoiledFold):
+    def spoil(self, table: Tensor) -> Tensor:
+        return table.half().float()
