@@ -251,7 +251,8 @@ def difference(expected: Any, found: Any) -> str:
         if (a.dtype, a.shape) != (b.dtype, b.shape):
             return f"output {place} is {b.dtype} {tuple(b.shape)}, not {a.dtype} {tuple(a.shape)}"
         if a.is_floating_point():
-            x, y = a.double(), b.double()
+            both = a.isnan() & b.isnan()
+            x, y = a.double().masked_fill(both, 0.0), b.double().masked_fill(both, 0.0)
             limit = limits.max_abs[a.dtype] * max(1.0, float(x.abs().max()))
             if not float((x - y).abs().max()) <= limit:
                 return f"output {place}, {a.dtype}: by {float((x - y).abs().max()):.3g}, at most {limit:.3g}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import foldfx
 from foldfx.errors import CaptureError
+from foldfx.passes.tables.runner import Ids, RegionRunner
 
 Block = Callable[..., Any]
 Fold = Callable[..., foldfx.Result]
@@ -144,22 +145,21 @@ def test_pytorch_103990_the_original_goes_on_working(block: Block, fold: Fold, i
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_pytorch_147062_tables_are_built_in_chunks() -> None:
+def test_pytorch_147062_tables_are_built_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peak memory while freezing: of a region with a wide inner value, no call computes the whole vocabulary at once."""
     vocabulary, largest = 9_000, 0
     model = nn.Sequential(nn.Embedding(vocabulary, 8), nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 2)).eval()
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, Tensor) and func is torch.ops.aten.gelu.default:
-                largest = max(largest, out.shape[:-1].numel())
-            return out
+    run = RegionRunner.__call__
 
-    program = foldfx.capture(model, (torch.randint(vocabulary, (2, 3)),), dynamic=False)
-    with Watch():
-        _, _, rewrites = foldfx.Pipeline().rewrite(program)
+    def watched(self: RegionRunner, ids: Ids, *given: Any) -> list[Tensor]:
+        nonlocal largest
+        largest = max(largest, *(each.numel() for each in ids.values()), 0)
+        return run(self, ids, *given)
+
+    monkeypatch.setattr(RegionRunner, "__call__", watched)
+    program = foldfx.capture(model, (torch.randint(vocabulary, (2, 3)),))
+    _, _, rewrites = foldfx.Pipeline().rewrite(program)
     assert rewrites
     assert 0 < largest <= vocabulary // 2
 
