@@ -40,7 +40,8 @@ class Recorder(Interpreter):
 def admitted(program: Program, inputs: Inputs) -> bool:
     """Whether the captured graph takes this call; export may have fixed sizes and strides that the model leaves open."""
     try:
-        program.module(*_copied(inputs).values())
+        with torch.no_grad():
+            program.module(*_copied(inputs).values())
     except (AssertionError, RuntimeError, IndexError):  # IndexError: a fixed index beyond a shorter axis
         return False
     return True
