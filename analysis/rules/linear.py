@@ -99,6 +99,12 @@ def bilinear(call: Call) -> Layouts:
     return _plus(product, call.optional("bias"))
 
 
+@TABLE.rule(aten.outer.default)
+def outer(call: Call) -> Layouts:
+    """y[i, j] = x[i] z[j]."""
+    return contract([(call.operand("self"), "a"), (call.operand("vec2"), "b")], "ab")
+
+
 @TABLE.rule(aten.einsum.default)
 def einsum(call: Call) -> Layouts:
     """Explicit equations without an ellipsis."""

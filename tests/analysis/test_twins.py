@@ -163,6 +163,8 @@ TWINS = [
           CONTEXT, "a product sums over [ids[1]]"),
     Twins("einsum", lambda m, x, i: torch.einsum("bth,ho->bto", x, m.square),
           lambda m, x, i: torch.einsum("bth,bsh->bts", x, x).sum(-1), CONTEXT, "token axis ids[1] occurs twice"),
+    Twins("outer", lambda m, x, i: torch.outer(x[:, 0], m.bias),
+          lambda m, x, i: torch.outer(x[:, 0], x[:, 0]).sum(-1), CONTEXT, "token axis ids[0] occurs twice", FLAT),
     Twins("index", lambda m, x, i: m.table[i], lambda m, x, i: x[:, m.order],
           CONTEXT, "indexing over dimension 1 of embedding", FIXED),
     Twins("index_select", lambda m, x, i: m.table.index_select(0, i.flatten()).view(x.shape),
