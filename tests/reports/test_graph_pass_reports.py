@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -16,30 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import foldfx
 from foldfx.analysis import analyze_program
 from foldfx.errors import CaptureError, PassError, TokenRankError
-from foldfx.passes import Outcome, PassContext, PassResult, Status
+
+from .custom import Edit, run
 
 Block = Callable[..., Any]
 Fold = Callable[..., foldfx.Result]
-Edit = Callable[[foldfx.Program], object]
 
 aten = torch.ops.aten
-
-
-@dataclass
-class Custom:
-    """Somebody's own pass, made of one edit."""
-
-    edit: Edit
-    name: ClassVar[str] = "custom"
-
-    def run(self, program: foldfx.Program, context: PassContext) -> PassResult:
-        self.edit(program)
-        return PassResult(program, (Outcome(self.name, Status.APPLIED, "everything", "said so"),))
-
-
-def run(model: Any, edit: Edit, *args: Tensor) -> foldfx.Result:
-    pipeline = foldfx.Pipeline((Custom(edit), foldfx.FoldTokens()))
-    return foldfx.compile(model, [foldfx.Example(args)], pipeline=pipeline, dynamic=False)
 
 
 def refused(model: Any, edit: Edit, why: str, *args: Tensor) -> None:

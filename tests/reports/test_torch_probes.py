@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -17,31 +16,14 @@ from torch.testing import assert_close
 import foldfx
 from foldfx._torch import is_mutable
 from foldfx.errors import CaptureError, PassError
-from foldfx.passes import Outcome, PassContext, PassResult, Status
 from foldfx.passes.structure import structural_hash
+
+from .custom import Edit, run
 
 Block = Callable[..., Any]
 Fold = Callable[..., foldfx.Result]
-Edit = Callable[[foldfx.Program], object]
 
 aten = torch.ops.aten
-
-
-@dataclass
-class Custom:
-    """A pass made of one edit."""
-
-    edit: Edit
-    name: ClassVar[str] = "custom"
-
-    def run(self, program: foldfx.Program, context: PassContext) -> PassResult:
-        self.edit(program)
-        return PassResult(program, (Outcome(self.name, Status.APPLIED, "everything", "said so"),))
-
-
-def run(model: Any, edit: Edit, *args: Tensor) -> foldfx.Result:
-    pipeline = foldfx.Pipeline((Custom(edit), foldfx.FoldTokens()))
-    return foldfx.compile(model, [foldfx.Example(args)], pipeline=pipeline, dynamic=False)
 
 
 def node(program: foldfx.Program, name: str) -> fx.Node:
