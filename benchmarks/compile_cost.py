@@ -18,13 +18,16 @@ from machine import describe
 from torch import nn
 
 from foldfx.analysis import Program, analyze_consumers, analyze_program, capture
+from foldfx.lowering import PROVIDERS, lower
+from foldfx.passes import FoldTokens, Pipeline
 from foldfx.passes.choose import Choice
 from foldfx.passes.rewrite import Tables
 from foldfx.passes.tables.encode import encode
 from foldfx.passes.tables.tabulate import chunks, silent, tabulate
 from foldfx.passes.verification.check_tables import TableCheck
 from foldfx.passes.verification.figures import Limits
-from foldfx.passes.verification.layouts import layouts_of
+from foldfx.passes.verification.layouts import as_built_layout, layouts_of
+from foldfx.passes.verification.lookups import Lookups
 
 WIDTHS = (1024, 256, 256)
 SINGLES = 20_000
@@ -94,9 +97,10 @@ def main(vocabulary: int, width: int) -> None:
         evaluations.append(seconds(bare))
         if layout.name == "scalar":
             calls.append(seconds(singles))
+    beyond = (peak() - imported - source - table_bytes) / 2**20
+    checking["in the graph"] = looked_up(program, table_bytes)
     once, alone = median(evaluations), median(calls) * vocabulary / min(vocabulary, SINGLES)
     bulk = building + encoding + sum(spent for name, spent in checking.items() if name != "scalar")
-    beyond = (peak() - imported - source - table_bytes) / 2**20
     print(f"{describe()}; V = {vocabulary:,}, d = {width:,}, widths {WIDTHS}, float32\n")
     print(f"one bare evaluation            {once:8.2f} s (median of {len(evaluations)})")
     print(f"building                       {building:8.2f} s")
@@ -122,6 +126,17 @@ def build(program: Program, choice: Choice) -> tuple[Tables, nn.Module, float, f
     for name, tensor in encoded.state.items():
         module.tables.register_buffer(name.rpartition(".")[2], tensor)
     return Tables(region, tuple(encoded.packs), "embedding"), module, building, encoding
+
+
+def looked_up(program: Program, budget: int) -> float:
+    """Seconds for comparing what the folded graph looks up with what its tables hold."""
+    rewritten, _, (rewrite,) = Pipeline([FoldTokens(max_table_bytes=budget)]).rewrite(program)
+    candidate = rewritten.copy()
+    lower(candidate.module, PROVIDERS)
+    (tables,) = rewrite.tables
+    check = TableCheck(tables, candidate.module, Limits(), silent)
+    lookups = Lookups(candidate, tables.region, tables.values, check.run)
+    return seconds(lambda: check.looked_up(as_built_layout(tables.region, check.run), lookups))
 
 
 def verified(check: TableCheck, layout: object) -> None:
