@@ -118,6 +118,11 @@ def global_hooks() -> list[str]:
     return [name for name in GLOBAL_HOOK_TABLES if getattr(_module, name)]
 
 
+def module_hooks(module: torch.nn.Module) -> list[str]:
+    """Names of the hook tables of `module` itself that hold at least one hook."""
+    return [name for name, value in vars(module).items() if name.endswith("_hooks") and value]
+
+
 def tensor_hooks(tensor: torch.Tensor) -> bool:
     """Whether autograd hooks are registered on `tensor`."""
     return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))

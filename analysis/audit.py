@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
-from .._torch import global_hooks, tensor_hooks
+from .._torch import global_hooks, module_hooks, tensor_hooks
 from ..errors import CaptureError
+from .program import named_state
 
 
 def audit(model: nn.Module) -> None:
@@ -26,7 +25,7 @@ def audit(model: nn.Module) -> None:
         raise CaptureError(f"process-wide module hooks are registered ({', '.join(hooks)}); tracing would drop them")
     for path, module in model.named_modules():
         _audit_module(path, module)
-    for path, tensor in _state(model):
+    for path, tensor in named_state(model):
         _audit_tensor(path, tensor)
 
 
@@ -51,8 +50,7 @@ def _audit_module(path: str, module: nn.Module) -> None:
         )
     if module.training:
         raise CaptureError(f"{_at(path, module)} is in training mode; call model.eval() first")
-    hooks = [name for name, value in vars(module).items() if name.endswith("_hooks") and value]
-    if hooks:
+    if hooks := module_hooks(module):
         raise CaptureError(
             f"{_at(path, module)} has hooks ({', '.join(hooks)}), which tracing drops; remove them or make them part of forward"
         )
@@ -64,11 +62,6 @@ def _audit_module(path: str, module: nn.Module) -> None:
             )
         if module.sparse:
             raise CaptureError(f"{_at(path, module)} has sparse=True; set sparse=False for inference")
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
 
 
 def _audit_tensor(path: str, tensor: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from .attributes import AttributeWatch
 from .audit import audit
 from .dropped import refuse_dropped
 from .example import Example
-from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, own_written_buffers
+from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, named_state, own_written_buffers
 from .surroundings import SurroundingsWatch
 from .tokens import TokenInput, token_domains
 
@@ -76,7 +76,7 @@ def capture(
 
 def _constants(model: nn.Module, module: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
     """Tensors the graph reads that the model has not registered, and those of them on memory of their own."""
-    state = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    state = named_state(model)
     registered = {name: storage_key(tensor) for name, tensor in state}
     read = {str(node.target) for node in module.graph.find_nodes(op="get_attr")} - registered.keys()
     own = {
@@ -233,7 +233,7 @@ def _refuse_shared_write(module: GraphModule, name: str) -> None:
     if name in dict(module.named_parameters(remove_duplicate=False)):
         raise CaptureError(f"forward writes parameter '{name}'; make it a buffer, or write it outside forward")
     storage = storage_key(module.get_buffer(name))
-    for other, tensor in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
+    for other, tensor in named_state(module):
         if other != name and storage_key(tensor) == storage:
             raise CaptureError(f"forward writes buffer '{name}', which shares memory with '{other}'; give it memory of its own")
 

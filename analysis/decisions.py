@@ -64,12 +64,12 @@ class Decision:
         Raises:
             ValueError: a draw has no margin.
         """
-        if self.kind == "draw":
+        margin = _KINDS[self.node.target][1]
+        if margin is None:
             raise ValueError(f"{self.node.name} draws at random; its outcome has no margin")
         others = {name: value for name, value in self.arguments.items() if value is not self.score}
         known = {name: operands.get(value, value) if isinstance(value, Node) else value for name, value in others.items()}
-        margin: torch.Tensor = _KINDS[self.node.target][1](score.double(), known)
-        return margin
+        return margin(score.double(), known)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -214,11 +214,7 @@ def _buckets(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
     return distance.amin(-1)
 
 
-def _no_margin(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    raise NotImplementedError
-
-
-def _table(kind: str, margin: Margin, targets: Iterable[Any]) -> dict[Any, tuple[str, Margin]]:
+def _table(kind: str, margin: Margin | None, targets: Iterable[Any]) -> dict[Any, tuple[str, Margin | None]]:
     return dict.fromkeys(targets, (kind, margin))
 
 
@@ -228,7 +224,7 @@ _NAMES = ("gt", "ge", "lt", "le", "eq", "ne")
 
 _COMPARISONS = [getattr(getattr(aten, name), form) for name in _NAMES for form in ("Tensor", "Scalar")]
 
-_KINDS: dict[Any, tuple[str, Margin]] = {
+_KINDS: dict[Any, tuple[str, Margin | None]] = {
     **_table("top-k", _top_k, [aten.topk.default]),
     **_table("argmax", _extreme(True), [aten.argmax.default, aten.max.dim]),
     **_table("argmax", _extreme(False), [aten.argmin.default, aten.min.dim]),
@@ -240,5 +236,5 @@ _KINDS: dict[Any, tuple[str, Margin]] = {
     **_table("rounding", _to_zero, [aten.sign.default, aten.sgn.default]),
     **_table("cast", _cast, _CASTS),
     **_table("buckets", _buckets, [aten.bucketize.Tensor, aten.searchsorted.Tensor]),
-    **_table("draw", _no_margin, [aten.multinomial.default, aten.bernoulli.default]),
+    **_table("draw", None, [aten.multinomial.default, aten.bernoulli.default]),
 }

@@ -120,6 +120,11 @@ class Program:
         return replace(self, module=graph_module(self.module, copy_graph(self.module.graph)))
 
 
+def named_state(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Every parameter, then every buffer, by name; a tied one under each of its names."""
+    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+
+
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
     """A `GraphModule` of `graph` holding the state of `root` that it reads.
 

@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from .._torch import Foreseen, storage_key
+from ..analysis.program import named_state
 from ..errors import PassError
 
 
@@ -19,8 +20,7 @@ def read_only(module: GraphModule) -> Foreseen:
     Raises:
         PassError: (inside) an operation would write one; nothing is written.
     """
-    state = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    names = {storage_key(tensor): name for name, tensor in state if tensor.numel()}
+    names = {storage_key(tensor): name for name, tensor in named_state(module) if tensor.numel()}
 
     def refuse(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not operation._schema.is_mutable:

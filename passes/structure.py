@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .._torch import as_traced, fake_mode_of, is_data_dependent, is_overload, size_expression, storage_key, tree_flatten
-from ..analysis.program import GUARDS
+from ..analysis.program import GUARDS, named_state
 from ..errors import PassError
 from .verification.bits import same_bits
 
@@ -31,7 +31,7 @@ def structural_hash(module: GraphModule) -> str:
         target = node.target if node.op in ("get_attr", "placeholder", "call_module") else str(node.target)
         line = (node.op, target, _literal(node.args, number), _literal(node.kwargs, number), _metadata(node.meta.get("val")))
         digest.update(repr(line).encode())
-    for name, tensor in sorted(_state(module), key=lambda item: item[0]):
+    for name, tensor in sorted(named_state(module), key=lambda item: item[0]):
         digest.update(
             repr((name, storage_key(tensor), tensor.storage_offset(), tuple(tensor.shape), str(tensor.dtype))).encode()
         )
@@ -130,8 +130,8 @@ def verify_values(module: GraphModule, captured: GraphModule) -> None:
     Raises:
         PassError: it holds other values.
     """
-    held = dict(_state(module))
-    for name, tensor in _state(captured):
+    held = dict(named_state(module))
+    for name, tensor in named_state(captured):
         now = held.get(name, tensor)
         if now is not tensor and not same_bits(now, tensor):
             raise PassError(f"state {name!r} holds other values than the captured one; new values are new state")
@@ -150,11 +150,7 @@ def state_versions(module: GraphModule) -> dict[str, tuple[int, int]]:
 
     Writes through `.data` and numpy move only the sum.
     """
-    return {name: (tensor._version, _bit_sum(tensor)) for name, tensor in _state(module)}
-
-
-def _state(module: GraphModule) -> list[tuple[str, torch.Tensor]]:
-    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: (tensor._version, _bit_sum(tensor)) for name, tensor in named_state(module)}
 
 
 def _bit_sum(tensor: torch.Tensor) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from torch import nn
 
@@ -16,10 +15,10 @@ from .rewrite import Rewrite
 from .tables.tabulate import Progress
 from .verification.check_decisions import check_decisions
 from .verification.check_tables import check_tables
-from .verification.counterexample import Counterexample, counterexamples
-from .verification.evidence import LayoutEvidence, Verdict, Verification
+from .verification.counterexample import Counterexample
+from .verification.evidence import LayoutEvidence, Verification, verdict_on
 from .verification.figures import Figures, Limits
-from .verification.observe import observe_program
+from .verification.observe import Observation, observe_program
 from .verification.probing import admitted_ranks, probe_outside, probe_small_sizes
 from .verification.references import References
 
@@ -88,17 +87,13 @@ class Verifier:
 
     def _compare(self, candidate: Program) -> _Outputs:
         self.compared += 1
-        wrong: list[Counterexample] = []
         said: dict[str, str] = {}
-        worst = Figures()
-        unsure = self._references.unrepeatable
-        sure = not unsure
-        for place, example in enumerate(self._examples):
-            comparison = self._references.compare(place, partial(observe_program, candidate, example))
-            worst = worst.worst(comparison.figures)
-            unsure += comparison.unsure
-            wrong += counterexamples(comparison, f"example {place}", example, candidate) if sure else []
-        if sure:
+
+        def call(place: int, seed: int) -> Observation:
+            return observe_program(candidate, self._examples[place], seed)
+
+        wrong, worst, unsure = self._references.compare(call, candidate)
+        if not self._references.unrepeatable:
             wrong += probe_small_sizes(self._original, candidate, self._examples[0], self._limits, said)
         return _Outputs(wrong, worst, said, unsure)
 
@@ -114,13 +109,10 @@ class Verifier:
             evidence, failures = self.tables(rewrite, candidate)
             layouts += evidence
             found.wrong.extend(failures)
-        unsure = found.unsure
         if not self._references.unrepeatable:
             found.wrong.extend(probe_outside(self._original, candidate, self._examples[0], self._limits, found.said))
-        verdict = Verdict.DIFFERENT if found.wrong else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
         return Verification(
-            verdict,
-            tuple(map(str, found.wrong)) or tuple(unsure),
+            *verdict_on(found.wrong, found.unsure),
             len(self._examples),
             found.worst,
             tuple(layouts),

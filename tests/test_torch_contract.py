@@ -211,6 +211,16 @@ def test_overloads_and_what_they_write() -> None:
     assert not _torch.is_random(aten.relu.default)
 
 
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+def test_module_hooks(register: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    assert _torch.module_hooks(module) == []
+    handle = getattr(module, register)(lambda *args: None)
+    assert _torch.module_hooks(module) != []
+    handle.remove()
+    assert _torch.module_hooks(module) == []
+
+
 def test_every_function_of_the_door_is_tested_here() -> None:
     """A name added to `_torch` needs its contract in this file."""
     functions = [value for value in vars(_torch).values() if getattr(value, "__module__", "") == _torch.__name__]

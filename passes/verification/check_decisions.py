@@ -11,21 +11,18 @@ from torch import nn
 from torch.fx import Node
 
 from ...analysis.decisions import Decision, find_decisions
-from ...analysis.example import Example
 from ...analysis.program import Program
 from ..rewrite import Rewrite, Tables
 from ..tables.region import RegionError, ancestors
 from ..tables.runner import RegionRunner
-from ..tables.tabulate import Call, Progress, built_calls, tokens_of
+from ..tables.tabulate import Call, Progress, built_calls
 from .counterexample import Counterexample
 from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, figures_of
 from .layouts import Layout, layouts_of
+from .rows_that_differ import counterexample_of_rows
 from .sample import sampled
-
-NAMED = 8
-"""Ids a counterexample names at most."""
 
 
 def check_decisions(
@@ -163,11 +160,7 @@ class _DecisionCheck:
         differs = (expected != found).any(1).nonzero().reshape(-1)
         rows = call.rows[differs]
         index, one, other = worst_element(expected[differs[0]], found[differs[0]])
-        inputs = tuple(each.name for each in self._tables.region.inputs)
-        tokens = tokens_of(self._tables.region, rows[:NAMED])
-        named = tuple(tokens[inputs[0]].tolist()) if len(inputs) == 1 else tuple(rows[:NAMED].tolist())
         what = f"another decision than the original's, for {rows.numel()} of {call.rows.numel()} ids in this call"
         difference = Difference(f"decision {node.name}, row {int(rows[0])}", what, None, index, one, other)
         text = f"decision {node.name}, layout {layout.name} {layout.shape}"
-        ids = tuple(call.ids[name] for name in inputs)
-        return Counterexample(text, Example(ids), difference, node.name, named, inputs, EXACT, candidate)
+        return counterexample_of_rows(text, self._tables.region, node, difference, call, rows.tolist(), EXACT, candidate)

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 from torch.fx import Node
 
-from ...analysis.example import Example
 from ...analysis.program import Program
 from ..rewrite import Rewrite, Tables
 from ..tables.region import RegionError
 from ..tables.runner import RegionRunner
-from ..tables.tabulate import BLOCK, Call, Progress, tokens_of
+from ..tables.tabulate import BLOCK, Call, Progress
 from .bits import bits_of, same_bits
 from .compare import compare_trees
 from .counterexample import Counterexample
@@ -23,10 +22,8 @@ from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, Limits, exceeds, figures_of_rows
 from .layouts import Layout, as_built_layout, layouts_of
 from .lookups import Lookups
+from .rows_that_differ import counterexample_of_rows
 from .sample import sampled
-
-NAMED = 8
-"""Ids a counterexample names at most."""
 
 
 def check_tables(
@@ -74,13 +71,9 @@ class _Wrong:
     rows: Sequence[int] = ()
 
     def of(self, candidate: Program, tables: Tables, layout: Layout) -> Counterexample:
-        inputs = tuple(node.name for node in tables.region.inputs)
         what = f"table of {self.value.name}, layout {layout.name} {layout.shape}"
-        ids = () if self.call is None else tuple(self.call.ids[name] for name in inputs)
-        tokens = tokens_of(tables.region, torch.tensor(self.rows[:NAMED], dtype=torch.int64))
-        named = tuple(int(each) for each in tokens[inputs[0]]) if len(inputs) == 1 else tuple(self.rows[:NAMED])
         limits = EXACT if layout.as_built else None
-        return Counterexample(what, Example(ids), self.difference, self.value.name, named, inputs, limits, candidate)
+        return counterexample_of_rows(what, tables.region, self.value, self.difference, self.call, self.rows, limits, candidate)
 
 
 class TableCheck:

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from ..._torch import global_hooks, tensor_hooks
+from ..._torch import global_hooks, module_hooks, tensor_hooks
+from ...analysis.program import named_state
 
 _DEPTH = 4
 """How deep containers in attributes are searched for tensors."""
@@ -21,7 +22,7 @@ def held_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
     Fake tensors and other tensor subclasses outside the registered state are left out.
     """
-    found = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    found = dict(named_state(module))
     registered = {id(tensor) for tensor in found.values()}
     for path, each in module.named_modules():
         for name, value in vars(each).items():
@@ -76,7 +77,6 @@ def disturbances(module: nn.Module) -> list[str]:
     more = f" and {len(training) - 1} more" if len(training) > 1 else ""
     found = [f"{training[0]}: training mode{more}"] if training else []
     for path, each in module.named_modules():
-        hooks = [name for name, value in vars(each).items() if name.endswith("_hooks") and value]
-        found += [f"{path or '<root>'}: hooks ({', '.join(hooks)})"] if hooks else []
+        found += [f"{path or '<root>'}: hooks ({', '.join(hooks)})"] if (hooks := module_hooks(each)) else []
     found += [f"{name}: autograd hooks" for name, tensor in held_tensors(module).items() if tensor_hooks(tensor)]
     return found + [f"every module: process-wide hooks ({name})" for name in global_hooks()]

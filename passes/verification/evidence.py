@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,12 @@ class Verdict(StrEnum):
     EQUIVALENT_ON = "equivalent_on"
     DIFFERENT = "different"
     UNDECIDED = "undecided"
+
+
+def verdict_on(wrong: Sequence[Counterexample], unsure: Sequence[str]) -> tuple[Verdict, tuple[str, ...]]:
+    """What follows from the differences and from what stays open, and the sentences it rests on."""
+    verdict = Verdict.DIFFERENT if wrong else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
+    return verdict, tuple(map(str, wrong)) or tuple(unsure)
 
 
 @dataclass(frozen=True)

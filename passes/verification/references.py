@@ -8,9 +8,11 @@ from dataclasses import replace
 from torch import nn
 
 from ...analysis.example import Example
+from ...analysis.program import Program
 from ...errors import ExampleError
 from .compare import Comparison, both, compare_calls
-from .figures import Limits
+from .counterexample import Counterexample, counterexamples
+from .figures import Figures, Limits
 from .observe import SEED, Observation, observe
 from .wide import has_low_precision, observe_wide
 
@@ -58,10 +60,26 @@ class References:
         self.observed()
         return list(self._unrepeatable)
 
-    def compare(self, place: int, call: Callable[[int], Observation]) -> Comparison:
-        """A candidate's calls of example `place`, by seed, against the original's."""
-        pairs = zip(SEEDS, self.observed()[place], strict=False)
-        return both([self._compare(place, reference, call(seed)) for seed, reference in pairs])
+    def compare(
+        self, call: Callable[[int, int], Observation], candidate: Program | None = None
+    ) -> tuple[list[Counterexample], Figures, list[str]]:
+        """A candidate's calls of every example against the original's.
+
+        Args:
+            call: observes the candidate on an example, by its place, from a seed.
+            candidate: the candidate, where it is a program.
+
+        Returns:
+            The differences (none where the original differs from itself), the worst figures, and why something stays open.
+        """
+        unsure, wrong, worst = self.unrepeatable, [], Figures()
+        for place, references in enumerate(self.observed()):
+            pairs = zip(SEEDS, references, strict=False)
+            comparison = both([self._compare(place, reference, call(place, seed)) for seed, reference in pairs])
+            wrong += counterexamples(comparison, f"example {place}", self.examples[place], candidate)
+            worst = worst.worst(comparison.figures)
+            unsure += comparison.unsure
+        return ([] if self._unrepeatable else wrong), worst, unsure
 
     def _compare(self, place: int, reference: Observation, found: Observation) -> Comparison:
         """Low-precision outputs that are not equal bit by bit are also measured by the model in float64."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -13,9 +12,8 @@ from torch.fx import GraphModule
 from ..._torch import flatten_inputs
 from ...analysis.example import Example, as_examples
 from ...errors import ExampleError
-from .counterexample import Counterexample, counterexamples
-from .evidence import Verdict, Verification
-from .figures import Figures, Limits
+from .evidence import Verification, verdict_on
+from .figures import Limits
 from .observe import Observation, observe
 from .references import References
 
@@ -52,18 +50,10 @@ def verify(
             raise TypeError(f"the {name} is a {type(module).__name__}; pass an nn.Module, such as Result.module")
     limits, calls = limits or Limits(), as_examples(examples)
     references = References(reference, calls, limits)
-    unsure = references.unrepeatable
-    repeatable = not unsure
-    differences: list[Counterexample] = []
-    worst = Figures()
-    for place, example in enumerate(calls):
-        comparison = references.compare(place, partial(_found, candidate, example, place))
-        worst = worst.worst(comparison.figures)
-        unsure += comparison.unsure
-        differences += counterexamples(comparison, f"example {place}", example, None) if repeatable else []
-    verdict = Verdict.DIFFERENT if differences else Verdict.UNDECIDED if unsure else Verdict.EQUIVALENT_ON
-    because = tuple(map(str, differences)) or tuple(unsure)
-    return Verification(verdict, because, len(calls), worst, limits=limits, counterexamples=tuple(differences))
+    wrong, worst, unsure = references.compare(lambda place, seed: _found(candidate, calls[place], place, seed))
+    return Verification(
+        *verdict_on(wrong, unsure), examples=len(calls), figures=worst, limits=limits, counterexamples=tuple(wrong)
+    )
 
 
 def _found(candidate: nn.Module, example: Example, place: int, seed: int) -> Observation:
