@@ -7,32 +7,21 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
-import torch
 from torch.fx import Node
 
-from .._torch import unforeseen
 from ..analysis.break_even import BreakEven, break_even
 from ..analysis.program import Program
 from ..analysis.storage import Storage, measure_program
 from ..analysis.tokens import table_lookups
 from .choose import LARGEST_PRODUCT, Choice
 from .context import PassContext, PassResult
+from .ladder import Applied, Ladder
 from .latency import multiply_adds
 from .outcome import Outcome, Status
-from .rewrite import Rewrite, Tables
-from .shape_profiles import Profile, as_profiles, as_stated, discover
-from .structure import structural_hash
-from .sweep import needed_without, sweep
-from .tables.encode import encode
-from .tables.region import Region, RegionError, ancestors
-from .tables.row_classes import RowClasses
-from .tables.splice import splice
-from .tables.tabulate import tabulate
-
-TABLES = "foldfx_tables"
-
-BY_CLASS = ", by execution class"
-"""Ends the names of rewrites with a table for each execution class."""
+from .rewrite import Rewrite
+from .shape_profiles import Profile, as_profiles
+from .sweep import needed_without
+from .tables.region import RegionError, ancestors
 
 
 @dataclass(frozen=True)
@@ -80,6 +69,11 @@ class FoldTokens:
         if self.profiles is not None:
             object.__setattr__(self, "profiles", as_profiles(self.profiles))
 
+    @property
+    def aims_at_latency(self) -> bool:
+        """Whether the pipeline keeps the result only if it measures faster."""
+        return self.max_table_bytes is not None
+
     def run(self, program: Program, context: PassContext) -> PassResult:
         """Apply each connected part of the optimal choice that pays; say why for every other part."""
         choice = self._choice(program, context)
@@ -92,6 +86,10 @@ class FoldTokens:
             rewrites += [rewrite] if rewrite else []
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 
+    @property
+    def _ladder(self) -> Ladder:
+        return Ladder(self.name, None if self.profiles is None else as_profiles(self.profiles))
+
     def _choice(self, program: Program, context: PassContext) -> Choice:
         return Choice(program, context.facts(program), context.consumers(program), self.largest_product, self.max_table_bytes)
 
@@ -102,11 +100,11 @@ class FoldTokens:
         tabulated = set(choice.tables)
         for part in choice.parts(frontier):
             if not ancestors(part) & tabulated:
-                outcomes.append(self._end(choice, part, Status.REFUSED, *_arithmetic(choice, part)))
+                outcomes.append(self._ladder.end(choice, part, Status.REFUSED, *_arithmetic(choice, part)))
         for node in choice.too_many():
             combinations = choice.region_of(node).domain
             reason = f"a table would have {combinations} rows, more than largest_product={self.largest_product}"
-            outcomes.append(self._end(choice, [node], Status.REFUSED, reason, {"rows": combinations}))
+            outcomes.append(self._ladder.end(choice, [node], Status.REFUSED, reason, {"rows": combinations}))
             frontier.append(node)
         for name in choice.program.tokens:
             if not any(name in choice.facts[node].tokens for node in frontier):
@@ -114,123 +112,44 @@ class FoldTokens:
                 outcomes.append(Outcome(self.name, Status.NO_MATCH, f"token input {name}", reason))
         return outcomes
 
-    def _end(self, choice: Choice, part: Sequence[Node], status: Status, reason: str, figures: dict[str, Any]) -> Outcome:
-        names = tuple(node.name for node in part)
-        inputs = sorted({name for node in part for name in choice.facts[node].tokens})
-        return Outcome(self.name, status, f"token input {', '.join(inputs)}, values {', '.join(names)}", reason, names, figures)
-
     def _try(
         self, program: Program, part: Sequence[str], context: PassContext
     ) -> tuple[Program, list[Outcome], Rewrite | None]:
-        """The first rung of the ladder that is not known to be wrong: one table, then one for each execution class."""
         choice = self._choice(program, context)
         nodes = [choice.facts.node(name) for name in part]
-        rungs = [f"{self.name}: {', '.join(part)}{rung}" for rung in (("", BY_CLASS) if self.profiles is None else (BY_CLASS,))]
-        wrong = [rung for rung in rungs if rung in context.fuel.left_out]
-        ended = [self._end(choice, nodes, Status.REJECTED, context.fuel.left_out[rung], {}) for rung in wrong]
-        if len(wrong) == len(rungs):
-            return program, ended, None
-        rung = next(rung for rung in rungs if rung not in wrong)
-        if not context.fuel.admits(rung):
-            reason = "out of fuel: the maximum number of rewrites is used up"
-            return program, [*ended, self._end(choice, nodes, Status.REFUSED, reason, {})], None
-        program, outcome, rewrite = self._apply(program, choice, nodes, context, rung)
-        return program, [*ended, outcome], rewrite
+        return self._ladder.climb(choice, nodes, context, lambda rung: self._apply(choice, nodes, context, rung))
 
-    def _apply(
-        self, program: Program, choice: Choice, nodes: Sequence[Node], context: PassContext, rung: str
-    ) -> tuple[Program, Outcome, Rewrite | None]:
+    def _apply(self, choice: Choice, nodes: Sequence[Node], context: PassContext, rung: str) -> Applied:
+        program = choice.program
         reason, figures = _arithmetic(choice, nodes)
         _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
         if self.max_table_bytes is None and not after.below(before):
-            return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
+            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, figures), None
         try:
-            copy, tables, table_bytes = self._rewritten(choice, nodes, context, rung.endswith(BY_CLASS))
+            built = self._ladder.build(choice, nodes, context, rung)
         except RegionError as error:
-            return program, self._end(choice, nodes, Status.REFUSED, str(error), figures), None
-        copy_nodes = {node.name: node for node in copy.graph.nodes}
-        removed = sweep(copy.module, [copy_nodes[node.name] for node in nodes], choice.consumers.pinned)
-        copy.module.recompile()
-        rules = [str(each.classes) for each in tables if each.classes is not None]
-        over = self.max_table_bytes is not None and table_bytes > self.max_table_bytes
-        if over or (self.max_table_bytes is None and not measure_program(copy).below(before)):
-            if rules:
-                after = measure_program(copy)
-                figures = _figures(choice, removed, table_bytes, before, after)
+            return program, self._ladder.end(choice, nodes, Status.REFUSED, str(error), figures), None
+        after = measure_program(built.copy)
+        over = self.max_table_bytes is not None and built.table_bytes > self.max_table_bytes
+        if over or (self.max_table_bytes is None and not after.below(before)):
+            if built.rules:
+                figures = _figures(choice, built.removed, built.table_bytes, before, after)
                 reason += (
-                    f"; tables by execution class ({'; '.join(rules)}) take {table_bytes:,} B: logical {before.logical:,} → "
-                    f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B"
+                    f"; tables by execution class ({'; '.join(built.rules)}) take {built.table_bytes:,} B: logical "
+                    f"{before.logical:,} → {after.logical:,} B, backing {before.backing:,} → {after.backing:,} B"
                 )
-            return program, self._end(choice, nodes, Status.REFUSED, reason, figures), None
+            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, figures), None
         context.fuel.take(rung)
-        balance = _balance(choice, nodes, removed)
-        figures = _figures(choice, removed, table_bytes, before, measure_program(copy))
-        rewrite = Rewrite(rung, tuple(tables), tuple(removed), figures["bytes_before"], table_bytes, balance)
-        done = f"{figures['bytes_before']:,} B of state became {table_bytes:,} B of tables ({balance})"
+        balance = _balance(choice, nodes, built.removed)
+        figures = _figures(choice, built.removed, built.table_bytes, before, after)
+        freed = figures["bytes_before"]
+        rewrite = Rewrite(rung, built.tables, built.removed, freed, built.table_bytes, balance)
+        done = f"{freed:,} B of state became {built.table_bytes:,} B of tables ({balance})"
         if self.max_table_bytes is not None:
             done += f"; {_work_saved(choice, nodes)}"
-        done += _without_subset(choice, nodes, figures["bytes_before"])
-        done += "".join(f"; a table for each execution class ({rule})" for rule in rules)
-        return copy, self._end(choice, nodes, Status.APPLIED, done, figures), rewrite
-
-    def _rewritten(
-        self, choice: Choice, nodes: Sequence[Node], context: PassContext, by_class: bool
-    ) -> tuple[Program, list[Tables], int]:
-        """A copy of the program that looks `nodes` up, its old computation still in place."""
-        copy = choice.program.copy()
-        tables: list[Tables] = []
-        held = sum(tensor.numel() * tensor.element_size() for tensor in copy.module.state_dict().values())
-        for group in _by_index(choice, nodes):
-            region = choice.region_of(group[0])
-            bounds = region.bounds(group)
-            alone = [node for node in group if node in choice.escaping]
-            classes, filled = self._filled(region, group, alone, context, by_class)
-            prefix = f"{TABLES}.{'_'.join(node.name for node in region.inputs)}"
-            first, *others = [dict(zip(group, each, strict=True)) for each in filled]
-            encoded = encode(first, prefix, alone, others)
-            splice(copy.module, region, encoded, bounds, self.name, prefix, classes)
-            tables.append(Tables(region, tuple(encoded.packs), bounds, classes))
-        table_bytes = sum(t.numel() * t.element_size() for t in copy.module.state_dict().values()) - held
-        return copy, tables, table_bytes
-
-    def _filled(
-        self, region: Region, group: Sequence[Node], alone: Sequence[Node], context: PassContext, by_class: bool
-    ) -> tuple[RowClasses | None, list[list[torch.Tensor]]]:
-        """The tables of a group, for each execution class if there are several; built once for attempts on one program.
-
-        Thousands of small calls of the region, which writes nothing: they need not be foreseen.
-        """
-        with unforeseen():
-            return self._built(region, group, alone, context, by_class)
-
-    def _built(
-        self, region: Region, group: Sequence[Node], alone: Sequence[Node], context: PassContext, by_class: bool
-    ) -> tuple[RowClasses | None, list[list[torch.Tensor]]]:
-        context.held.append(region.program)
-        key = (structural_hash(region.program.module), *(node.name for node in group))
-        if key not in context.tabulated:
-            context.tabulated[key] = tabulate(region, group, context.progress, alone)
-        bulk = context.tabulated[key]
-        if not by_class:
-            return None, [bulk]
-        profiles = None if self.profiles is None else as_profiles(self.profiles)
-        if (key, profiles) not in context.classed:
-            context.classed[key, profiles] = (
-                discover(region, group, bulk, context.progress)
-                if profiles is None
-                else as_stated(region, group, bulk, profiles)
-            )
-        return context.classed[key, profiles]
-
-
-def _by_index(choice: Choice, nodes: Sequence[Node]) -> list[list[Node]]:
-    """`nodes` by the row index they are looked up with: token inputs, its layout, and what ids outside it do."""
-    groups: dict[object, list[Node]] = {}
-    for node in nodes:
-        region = choice.region_of(node)
-        key = (tuple(choice.facts[node].tokens), region.index_rows(node), region.bounds([node]))
-        groups.setdefault(key, []).append(node)
-    return list(groups.values())
+        done += _without_subset(choice, nodes, freed)
+        done += "".join(f"; a table for each execution class ({rule})" for rule in built.rules)
+        return built.copy, self._ladder.end(choice, nodes, Status.APPLIED, done, figures), rewrite
 
 
 def _arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, Any]]:

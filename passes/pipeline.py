@@ -215,7 +215,7 @@ class Pipeline:
 
     def _timing(self, program: Program, candidate: Program, calls: Sequence[Example]) -> Timing | None:
         """Side by side, where a pass aims at latency."""
-        if not any(getattr(each, "max_table_bytes", None) is not None for each in self.passes):
+        if not any(getattr(each, "aims_at_latency", False) for each in self.passes):
             return None
         before, after = program.copy(), candidate.copy()
         for each in (before, after):  # the rounds write buffers; the programs' own stay as captured

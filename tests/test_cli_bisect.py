@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor
 
 from foldfx import cli
-from foldfx.passes import fold_tokens
+from foldfx.passes import ladder
 
 SOURCE = '''
 import torch
@@ -33,9 +33,9 @@ def examples():
     return [((torch.arange(6).reshape(2, 3), torch.arange(6).reshape(2, 3), torch.ones(2, 3, 8)), {})]
 '''
 FAULTY = """
-from foldfx.passes import fold_tokens
+from foldfx.passes import ladder
 
-honest = fold_tokens.tabulate
+honest = ladder.tabulate
 
 def tabulate(region, values, progress, alone):
     tables = honest(region, values, progress, alone)
@@ -43,7 +43,7 @@ def tabulate(region, values, progress, alone):
         tables[0][8, 5] += 1e-3
     return tables
 
-fold_tokens.tabulate = tabulate
+ladder.tabulate = tabulate
 """
 """Text that makes a factory file plant a fault when it is loaded."""
 
@@ -60,7 +60,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Lets the last row of the table over one of the inputs be wrong, which the examples do not use."""
 
     def plant(name: str) -> None:
-        honest = fold_tokens.tabulate
+        honest = ladder.tabulate
 
         def tabulate(region, values, progress, alone):  # type: ignore[no-untyped-def]
             tables: list[Tensor] = honest(region, values, progress, alone)
@@ -68,7 +68,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
                 tables[0][-1, 5] += 1e-3
             return tables
 
-        monkeypatch.setattr(fold_tokens, "tabulate", tabulate)
+        monkeypatch.setattr(ladder, "tabulate", tabulate)
 
     return plant
 
@@ -176,7 +176,7 @@ def test_a_folder_that_holds_something_ends_with_1(
 def test_a_factory_file_may_plant_the_fault(
     models: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fold_tokens, "tabulate", fold_tokens.tabulate)  # what the file sets is put back
+    monkeypatch.setattr(ladder, "tabulate", ladder.tabulate)  # what the file sets is put back
     with Path(models).open("a") as file:
         file.write(FAULTY)
     assert cli.main(arguments("bisect", models)) == 2

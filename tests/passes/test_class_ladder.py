@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import foldfx
-from foldfx.passes import Fuel, Outcome, PassContext, PassResult, Status, fold_tokens, shape_profiles
+from foldfx.passes import Fuel, Outcome, PassContext, PassResult, Status, ladder, shape_profiles
 from foldfx.passes.builder import Builder
-from foldfx.passes.fold_tokens import BY_CLASS
+from foldfx.passes.ladder import BY_CLASS
 from foldfx.passes.verification.figures import EXACT
 
 aten = torch.ops.aten
@@ -134,8 +134,8 @@ def restored(planted: Any, model: nn.Module, result: foldfx.Result) -> bool:
 
 SABOTAGE: dict[str, Any] = {
     "a table": lambda classes, tables: (classes, [[table.clone() for table in each] for each in tables]),
-    "a bound": lambda classes, tables: (fold_tokens.RowClasses((1, 14), classes.classes, classes.built), tables),
-    "the classes": lambda classes, tables: (fold_tokens.RowClasses(classes.bounds, ((2,), (1,), (0,)), classes.built), tables),
+    "a bound": lambda classes, tables: (ladder.RowClasses((1, 14), classes.classes, classes.built), tables),
+    "the classes": lambda classes, tables: (ladder.RowClasses(classes.bounds, ((2,), (1,), (0,)), classes.built), tables),
 }
 
 
@@ -144,7 +144,7 @@ def test_a_wrong_second_rung_is_rejected_and_all_is_as_before(
     name: str, planted: Any, rounding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted.by_count(few)
-    honest = fold_tokens.discover
+    honest = ladder.discover
 
     def off(*args: Any) -> Any:
         classes, tables = SABOTAGE[name](*honest(*args))
@@ -152,7 +152,7 @@ def test_a_wrong_second_rung_is_rejected_and_all_is_as_before(
             tables[2][0][7, 3] = torch.nextafter(tables[2][0][7, 3], torch.tensor(9.0))
         return classes, tables
 
-    monkeypatch.setattr(fold_tokens, "discover", off)
+    monkeypatch.setattr(ladder, "discover", off)
     model = rounding()
     result = planted.fold(model, ids=torch.randint(40, (3, 5)))
     assert result.status == "rolled_back"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import foldfx
-from foldfx.passes.fold_tokens import BY_CLASS
+from foldfx.passes.ladder import BY_CLASS
 from foldfx.passes.verification.figures import EXACT
 
 VOCABULARY, WIDTH, LAYERS = 84, 512, 12

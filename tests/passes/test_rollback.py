@@ -130,9 +130,9 @@ class Two(nn.Module):
 
 
 def test_a_wrong_table_goes_and_the_other_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foldfx.passes import fold_tokens
+    from foldfx.passes import ladder
 
-    honest = fold_tokens.tabulate
+    honest = ladder.tabulate
 
     def off(region, values, progress, alone):  # type: ignore[no-untyped-def]
         tables = honest(region, values, progress, alone)
@@ -140,7 +140,7 @@ def test_a_wrong_table_goes_and_the_other_stays(monkeypatch: pytest.MonkeyPatch)
             tables[0][3, 5] += 1e-3
         return tables
 
-    monkeypatch.setattr(fold_tokens, "tabulate", off)
+    monkeypatch.setattr(ladder, "tabulate", off)
     model = Two().eval()
     call = (torch.randint(0, 7, (2, 3)), torch.zeros(2, 4, dtype=torch.int64))
     result = foldfx.compile(model, [foldfx.Example(call)])

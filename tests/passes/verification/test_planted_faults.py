@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import foldfx
-from foldfx.passes import FoldTokens, PassContext, PassResult, Pipeline, fold_tokens
+from foldfx.passes import FoldTokens, PassContext, PassResult, Pipeline, ladder
 from foldfx.passes.builder import Builder
 
 from .planting import (
@@ -104,7 +104,7 @@ class Planted:
 
 def plant(spoil: Spoil, fault: bool, monkeypatch: pytest.MonkeyPatch) -> Planted:
     """Let the table over `ids` be spoiled after it was built."""
-    honest, planted = fold_tokens.tabulate, Planted()
+    honest, planted = ladder.tabulate, Planted()
 
     def tabulate(region, values, progress, alone):  # type: ignore[no-untyped-def]
         tables = honest(region, values, progress, alone)
@@ -114,7 +114,7 @@ def plant(spoil: Spoil, fault: bool, monkeypatch: pytest.MonkeyPatch) -> Planted
             planted.wrong = tables[0].clone()
         return tables
 
-    monkeypatch.setattr(fold_tokens, "tabulate", tabulate)
+    monkeypatch.setattr(ladder, "tabulate", tabulate)
     return planted
 
 
