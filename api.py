@@ -22,6 +22,8 @@ from .analysis.provenance import where
 from .analysis.tokens import TokenInput
 from .inspection.report import Report
 from .inspection.reproducer import write_reproducer
+from .passes.context import Pass
+from .passes.fold_routes import FoldRoutes
 from .passes.fold_tokens import FoldTokens
 from .passes.pipeline import Pipeline, Run
 from .passes.rewrite import Rewrite
@@ -31,7 +33,7 @@ from .passes.verification.counterexample import Counterexample
 from .passes.verification.evidence import Verification
 from .passes.verification.validity import Evidence, Validity
 
-Objective = Literal["storage", "latency"]
+Objective = Literal["storage", "latency", "routes"]
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,9 @@ def compile(
             sizes of 0 and 1 would be specialised.
         tokens: the inputs that carry token ids; None infers them.
         objective: "storage": a rewrite must lower logical and backing bytes. "latency": it must measure faster on the
-            examples, with tables of at most `max_table_bytes`.
-        max_table_bytes: the budget of the latency objective.
+            examples, with tables of at most `max_table_bytes`. "routes": decisions among experts that depend on the token
+            id alone become tables, so that every call takes the same ones, even where bytes grow.
+        max_table_bytes: the budget of the latency objective, and one for the tables of each router under "routes".
         pipeline: the passes to run; None for the default ones.
         owner: a model that encloses `model` and may hold its state; what it holds is not counted as freed.
         dynamic: as in `capture`.
@@ -161,7 +164,7 @@ def compile(
     """
     if pipeline is not None and time_budget is not None:
         raise ValueError("time_budget goes to the pipeline: Pipeline(…, time_budget=…)")
-    chosen = pipeline or Pipeline((_fold(objective, max_table_bytes),), time_budget=time_budget)
+    chosen = pipeline or Pipeline((_pass_for(objective, max_table_bytes),), time_budget=time_budget)
     calls = as_examples(examples)
     traced = max(calls, key=_smallest_size)
     program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
@@ -169,11 +172,13 @@ def compile(
     return Result(run.program.module, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
 
 
-def _fold(objective: str, max_table_bytes: int | None) -> FoldTokens:
+def _pass_for(objective: str, max_table_bytes: int | None) -> Pass:
     if objective not in get_args(Objective):
         raise ValueError(f"unknown objective {objective!r}; there are {get_args(Objective)}")
+    if objective == "routes":
+        return FoldRoutes(max_table_bytes)
     if (objective == "latency") != (max_table_bytes is not None):
-        raise ValueError("max_table_bytes goes with objective='latency', and that needs it")
+        raise ValueError("max_table_bytes goes with objective='latency', which needs it, and with 'routes'")
     return FoldTokens(max_table_bytes=max_table_bytes)
 
 

@@ -47,6 +47,13 @@ class Decision:
         """A draw never is: it depends on the random generator."""
         return self.token_only and self.kind != "draw"
 
+    @property
+    def outcomes(self) -> tuple[Node, ...]:
+        """The values that hold the choice: indices, where the operation yields values and indices."""
+        if not isinstance(self.node.meta.get("val"), tuple | list):
+            return (self.node,)
+        return tuple(user for user in self.node.users if user.target is operator.getitem and user.args[1] == 1)
+
     def margin(self, score: torch.Tensor, operands: Mapping[Node, Any] = MappingProxyType({})) -> torch.Tensor:
         """How far each decision is from another outcome, in units of the score; 0 is a tie.
 

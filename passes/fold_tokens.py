@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch.fx import Node
 
-from ..analysis.break_even import BreakEven, break_even
 from ..analysis.program import Program
-from ..analysis.storage import Storage, measure_program
-from ..analysis.tokens import table_lookups
+from ..analysis.storage import measure_program
+from .arithmetic import arithmetic, balance_of, byte_figures, without_subset, work_saved
 from .choose import LARGEST_PRODUCT, Choice
 from .context import PassContext, PassResult
 from .ladder import Applied, Ladder
-from .latency import multiply_adds
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
 from .shape_profiles import Profile, as_profiles
-from .sweep import needed_without
 from .tables.region import RegionError, ancestors
 
 
@@ -100,7 +96,7 @@ class FoldTokens:
         tabulated = set(choice.tables)
         for part in choice.parts(frontier):
             if not ancestors(part) & tabulated:
-                outcomes.append(self._ladder.end(choice, part, Status.REFUSED, *_arithmetic(choice, part)))
+                outcomes.append(self._ladder.end(choice, part, Status.REFUSED, *arithmetic(choice, part)))
         for node in choice.too_many():
             combinations = choice.region_of(node).domain
             reason = f"a table would have {combinations} rows, more than largest_product={self.largest_product}"
@@ -121,104 +117,32 @@ class FoldTokens:
 
     def _apply(self, choice: Choice, nodes: Sequence[Node], context: PassContext, rung: str) -> Applied:
         program = choice.program
-        reason, figures = _arithmetic(choice, nodes)
+        reason, counted = arithmetic(choice, nodes)
         _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
         if self.max_table_bytes is None and not after.below(before):
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, figures), None
+            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, counted), None
         try:
             built = self._ladder.build(choice, nodes, context, rung)
         except RegionError as error:
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, str(error), figures), None
+            return program, self._ladder.end(choice, nodes, Status.REFUSED, str(error), counted), None
         after = measure_program(built.copy)
         over = self.max_table_bytes is not None and built.table_bytes > self.max_table_bytes
         if over or (self.max_table_bytes is None and not after.below(before)):
             if built.rules:
-                figures = _figures(choice, built.removed, built.table_bytes, before, after)
+                counted = byte_figures(choice, built.removed, built.table_bytes, before, after)
                 reason += (
                     f"; tables by execution class ({'; '.join(built.rules)}) take {built.table_bytes:,} B: logical "
                     f"{before.logical:,} → {after.logical:,} B, backing {before.backing:,} → {after.backing:,} B"
                 )
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, figures), None
+            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, counted), None
         context.fuel.take(rung)
-        balance = _balance(choice, nodes, built.removed)
-        figures = _figures(choice, built.removed, built.table_bytes, before, after)
-        freed = figures["bytes_before"]
+        balance = balance_of(choice, nodes, built.removed)
+        counted = byte_figures(choice, built.removed, built.table_bytes, before, after)
+        freed = counted["bytes_before"]
         rewrite = Rewrite(rung, built.tables, built.removed, freed, built.table_bytes, balance)
         done = f"{freed:,} B of state became {built.table_bytes:,} B of tables ({balance})"
         if self.max_table_bytes is not None:
-            done += f"; {_work_saved(choice, nodes)}"
-        done += _without_subset(choice, nodes, freed)
+            done += f"; {work_saved(choice, nodes)}"
+        done += without_subset(choice, nodes, freed)
         done += "".join(f"; a table for each execution class ({rule})" for rule in built.rules)
-        return built.copy, self._ladder.end(choice, nodes, Status.APPLIED, done, figures), rewrite
-
-
-def _arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, Any]]:
-    """What tabulating `part` would cost and free, as a sentence a user can check by hand, and in figures."""
-    table_bytes = choice.table_bytes(part)
-    freed, before, after = choice.predict(part, table_bytes)
-    figures = _figures(choice, freed, table_bytes, before, after)
-    rows = " + ".join(
-        f"{choice.region_of(node).domain:,} × {choice.region_of(node).row_bytes(node):,} ({node.name})" for node in part
-    )
-    frees = f"frees {figures['bytes_before']:,} B ({', '.join(freed)})" if freed else "frees nothing"
-    stays = "".join(f"; {sentence}" for sentence in choice.stays(part))
-    if choice.max_table_bytes is not None:
-        over = f"tables of {rows} = {table_bytes:,} B, the budget is {choice.max_table_bytes:,} B; {_work_saved(choice, part)}"
-        return f"no choice of tables within the budget saves work a token: {over}", figures
-    text = (
-        f"does not pay: tables of {rows} = {table_bytes:,} B, and it {frees}{stays}; logical {before.logical:,} → "
-        f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop "
-        f"({_balance(choice, part, freed)}){_without_subset(choice, part, figures['bytes_before'])}"
-    )
-    return text, figures
-
-
-def _work_saved(choice: Choice, part: Sequence[Node]) -> str:
-    """Multiply-adds that leave every token, against the elements now gathered."""
-    gone = [node for node in choice.values if node not in needed_without(choice.program.graph, part)]
-    products = sum(multiply_adds(node, choice.facts) for node in gone)
-    gathered = sum(choice.region_of(node).width(node) for node in part)
-    return f"{products:,} multiply-adds a token become a gather of {gathered:,} elements"
-
-
-def _without_subset(choice: Choice, part: Sequence[Node], freed: int) -> str:
-    """What the reachable subset changes: the same tables over all ids."""
-    regions = [choice.region_of(node) for node in part]
-    if all(domain.reachable is None for region in regions for domain in region.domains):
-        return ""
-    whole = sum(
-        prod(d.size for d in region.domains) * region.row_bytes(node) for region, node in zip(regions, part, strict=True)
-    )
-    return f"; over all ids the tables would take {whole:,} B and {'also' if whole < freed else 'not'} pay"
-
-
-def _figures(choice: Choice, freed: Sequence[str], table_bytes: int, before: Storage, after: Storage) -> dict[str, Any]:
-    state = choice.program.module.state_dict()
-    return {
-        "bytes_before": sum(state[name].numel() * state[name].element_size() for name in freed if name in state),
-        "bytes_after": table_bytes,
-        "logical_before": before.logical,
-        "logical_after": after.logical,
-        "backing_before": before.backing,
-        "backing_after": after.backing,
-        "freed": list(freed),
-    }
-
-
-def _balance(choice: Choice, part: Sequence[Node], freed: Sequence[str]) -> BreakEven:
-    """Symbolic in the vocabulary of the part's token input; other inputs' sizes, and subsets of ids, are numbers."""
-    state = choice.program.module.state_dict()
-    inputs = sorted({name for node in part for name in choice.facts[node].tokens})
-    domain = choice.program.tokens[inputs[0]]
-    lookups = [each for each in table_lookups(choice.program.graph) if isinstance(each.node.args[0], Node)]
-    read = {str(each.node.args[0].target) for each in lookups if each.rows == domain.size}  # type: ignore[union-attr]
-    by_id = [name for name in freed if name in read and len(inputs) == 1]
-    rows = [(name, state[name][0].numel(), state[name].element_size()) for name in by_id if name in state]
-    fixed = [(name, state[name].numel(), state[name].element_size()) for name in freed if name not in by_id and name in state]
-    tables = []
-    for node in part:
-        region = choice.region_of(node)
-        whole = len(inputs) == 1 and domain.reachable is None
-        term = node.name, region.width(node), choice.item_bytes(node)
-        tables.append((term, None if whole else region.domain))
-    return break_even(rows, fixed, tables)
+        return built.copy, self._ladder.end(choice, nodes, Status.APPLIED, done, counted), rewrite

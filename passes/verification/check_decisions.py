@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -62,18 +61,11 @@ def _outcomes_behind(tables: Tables) -> dict[Node, Decision]:
     region, values = tables.region, set(tables.values)
     found = {}
     for decision in find_decisions(region.program, region.facts):
-        for node in _outcomes(decision) if decision.foldable else ():
+        for node in decision.outcomes if decision.foldable else ():
             behind = ancestors([node])
             if node not in values and region.contains(node) and behind & values and region.facts[node].rows is not None:
                 found[node] = decision
     return found
-
-
-def _outcomes(decision: Decision) -> list[Node]:
-    """The values that hold a decision: indices where an operation yields values and indices."""
-    if not isinstance(decision.node.meta.get("val"), tuple | list):
-        return [decision.node]
-    return [user for user in decision.node.users if user.target is operator.getitem and user.args[1] == 1]
 
 
 class _DecisionCheck:
