@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -61,6 +61,14 @@ class Tables:
             return []
         built = [class_layout(self.region, number, built) for number, built in enumerate(self.classes.built) if built.count]
         return built + self.end_layouts()
+
+    def spared(self, layout: Layout) -> Layout:
+        """`layout` on a slice of the rows, if it calls them one by one and so does the layout of a class."""
+        if not layout.single or layout.number or self.classes is None or self.classes.stated:
+            return layout
+        if layout.rows.numel() <= FULL or all(built.count != 1 for built in self.classes.built):
+            return layout
+        return replace(layout, rows=layout.rows[:FULL], note="every row is called alone for its class")
 
     def end_layouts(self) -> list[Layout]:
         """Calls of as many rows as where an interval of the rule ends, and of one more."""

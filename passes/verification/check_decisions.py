@@ -48,7 +48,7 @@ def check_decisions(
         if not outcomes:
             continue
         check = _DecisionCheck(tables, candidate.module, outcomes, progress)
-        for layout in [*layouts_of(tables.region, check.computed), *tables.class_layouts()]:
+        for layout in map(tables.spared, [*layouts_of(tables.region, check.computed), *tables.class_layouts()]):
             if layout.name != "empty":
                 found, wrong = check(layout, time_budget, candidate)
                 evidence += found

@@ -47,7 +47,7 @@ def check_tables(
     for tables in rewrite.tables:
         check = TableCheck(tables, candidate.module, limits, progress)
         lookups = Lookups(candidate, tables.region, tables.values, check.run)
-        for each in [*layouts_of(tables.region, check.run), *tables.class_layouts()]:
+        for each in map(tables.spared, [*layouts_of(tables.region, check.run), *tables.class_layouts()]):
             bounded = time_budget is not None and each.single
             layout = sampled(each, check.run, time_budget, check.deviation) if bounded and time_budget else each
             try:
@@ -101,6 +101,8 @@ class TableCheck:
     def __call__(self, layout: Layout) -> tuple[list[LayoutEvidence], list[_Wrong]]:
         """The evidence for each table in one layout, and the first wrong call of each that has one.
 
+        Thousands of calls of one row end with the block in which one is wrong.
+
         Raises:
             RegionError: the region does not take such calls.
         """
@@ -120,6 +122,8 @@ class TableCheck:
                     wrong[node] = found
             seen += rows.numel()
             self._progress(f"checking tables, {layout.name}", seen, layout.rows.numel())
+            if wrong and layout.single:
+                break
         evidence = [self._evidence(layout, node, seen, worst[node], layout.note) for node in worst]
         return evidence, list(wrong.values())
 
