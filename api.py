@@ -214,7 +214,8 @@ def _tensors(example: Example) -> list[torch.Tensor]:
 
 
 def _report_data(run: Run) -> dict[str, Any]:
-    facts = analyze_program(run.captured)
+    facts, probes = analyze_program(run.captured), run.probes.to_dict()
+    decisions = find_decisions(run.captured, facts)
     return {
         "status": run.status,
         "tokens": {name: _domain_data(domain) for name, domain in run.captured.tokens.items()},
@@ -223,7 +224,7 @@ def _report_data(run: Run) -> dict[str, Any]:
         "rewrites": [_rewrite_data(rewrite) for rewrite in run.rewrites],
         "kernels": [asdict(claim) for claim in run.claims],
         "blockers": blockers(facts),
-        "decisions": [decision.to_dict() for decision in find_decisions(run.captured, facts)],
+        "decisions": [{**decision.to_dict(), "probe": probes.get(decision.node.name)} for decision in decisions],
         "verification": run.verification.to_dict(),
         "counterexamples": [each.to_dict() for each in run.counterexamples],
         "trials": [asdict(trial) for trial in run.trials],

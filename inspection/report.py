@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .probe_lines import probe_lines
+
 SCHEMA_VERSION = 1
 
 
@@ -74,6 +76,7 @@ class Report:
             over = "token ids alone" if each["token_only"] else "context"
             feeds = f", feeds {', '.join(each['feeds'])}" if each["feeds"] else ""
             lines.append(f"  {each['node']} ({each['at']}): {each['kind']} of {each['score']}, over {over}{feeds}")
+            lines += [f"    {text}" for text in probe_lines(each["probe"])]
         return ["where floats become decisions", *lines] if lines else []
 
     def _verification(self) -> list[str]:

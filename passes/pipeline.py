@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from .context import Fuel, Pass, PassContext
 from .fold_tokens import FoldTokens
 from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
+from .probes import CONTEXTS, Probes, probe_decisions
 from .read_only import read_only
 from .rewrite import Rewrite
 from .rollback import Culprit, Trial, find_culprit
@@ -48,6 +49,7 @@ class Run:
         culprits: rewrites found wrong, each with a call that shows it.
         trials: every candidate whose complete outputs were compared on the way, in order.
         time_budget: as given to the pipeline.
+        probes: what was found out about decisions.
     """
 
     captured: Program
@@ -64,6 +66,7 @@ class Run:
     culprits: tuple[Culprit, ...] = ()
     trials: tuple[Trial, ...] = ()
     time_budget: float | None = None
+    probes: Probes = field(default_factory=Probes)
 
     @property
     def counterexamples(self) -> tuple[Counterexample, ...]:
@@ -88,10 +91,11 @@ class Pipeline:
         limits: how far float outputs may differ.
         time_budget: seconds for checking each rewrite's tables in calls of one row; beyond them a sample is checked.
             None: every row.
+        probe_contexts: calls the search for near ties of contextual decisions evaluates, see `probes`; 0: none.
         providers: who lowers semantic nodes, asked in this order.
 
     Raises:
-        ValueError: `disable` names no pass of the pipeline, negative fuel, or a time budget that is not positive.
+        ValueError: `disable` names no pass of the pipeline, negative fuel or contexts, or a time budget that is not positive.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Pipeline:
         fuel: int | None = None,
         limits: Limits | None = None,
         time_budget: float | None = None,
+        probe_contexts: int = CONTEXTS,
         providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
         self.passes = tuple(passes)
@@ -114,7 +119,10 @@ class Pipeline:
         self.limits = limits or Limits()
         if time_budget is not None and not time_budget > 0:
             raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}")
+        if probe_contexts < 0:
+            raise ValueError(f"probe_contexts must not be negative, got {probe_contexts}")
         self.time_budget = time_budget
+        self.probe_contexts = probe_contexts
         self.providers = tuple(providers)
 
     def rewrite(self, program: Program, context: PassContext | None = None) -> tuple[Program, list[Outcome], list[Rewrite]]:
@@ -176,10 +184,11 @@ class Pipeline:
         """
         calls = as_examples(examples)
         require_calls(program, calls)
-        verifier = Verifier(
-            original if original is not None else program.module, calls, self.limits, progress, self.time_budget
-        )
-        attempts = _Attempts(self, program, PassContext(progress=progress, model=original, owner=owner), verifier)
+        context = PassContext(progress=progress, model=original, owner=owner)
+        probes = probe_decisions(program, context.facts(program), calls, self.probe_contexts, progress)
+        reference = original if original is not None else program.module
+        verifier = Verifier(reference, calls, self.limits, progress, self.time_budget, probes.examples)
+        attempts = _Attempts(self, program, context, verifier)
         attempt = attempts.settle()
         built, verification = attempt.built, attempt.verification
         outcomes = built.outcomes
@@ -211,6 +220,7 @@ class Pipeline:
             attempt.culprits,
             tuple(attempts.trials),
             self.time_budget,
+            probes,
         )
 
     def _timing(self, program: Program, candidate: Program, calls: Sequence[Example]) -> Timing | None:

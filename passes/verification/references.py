@@ -13,7 +13,7 @@ from ...errors import ExampleError
 from .compare import Comparison, both, compare_calls
 from .counterexample import Counterexample, counterexamples
 from .figures import Figures, Limits
-from .observe import SEED, Observation, observe
+from .observe import SEED, Observation, observe, observe_program
 from .wide import has_low_precision, observe_wide
 
 SEEDS = (SEED, SEED + 1)
@@ -26,15 +26,17 @@ class References:
         original: the model.
         examples: calls it must be able to run.
         limits: for float values.
+        what: the calls are, for messages.
 
     Raises:
         ExampleError: (when asked) the model fails on an example.
     """
 
-    def __init__(self, original: nn.Module, examples: Sequence[Example], limits: Limits) -> None:
+    def __init__(self, original: nn.Module, examples: Sequence[Example], limits: Limits, what: str = "example") -> None:
         self.examples = list(examples)
         self._original = original
         self._limits = limits
+        self._what = what
         self._observed: list[list[Observation]] | None = None
         self._wide: dict[int, Observation] = {}
         self._unrepeatable: list[str] = []
@@ -49,9 +51,9 @@ class References:
         """One seed, and a second where the call draws random numbers: what does not depend on them is told apart."""
         one, other = (observe(self._original, self.examples[place]) for _ in range(2))
         if one.error is not None:
-            raise ExampleError(f"the model fails on example {place}: {one.error!r}") from one.error
+            raise ExampleError(f"the model fails on {self._what} {place}: {one.error!r}") from one.error
         if not compare_calls(one, other, self._limits).agree:
-            self._unrepeatable.append(f"example {place}: the original differs from itself when run twice")
+            self._unrepeatable.append(f"{self._what} {place}: the original differs from itself when run twice")
         return [one, observe(self._original, self.examples[place], seed=SEEDS[1])] if one.drew else [one]
 
     @property
@@ -59,6 +61,10 @@ class References:
         """Where the original differs from itself, sentence by sentence, so that differences mean nothing."""
         self.observed()
         return list(self._unrepeatable)
+
+    def compare_program(self, candidate: Program) -> tuple[list[Counterexample], Figures, list[str]]:
+        """`compare` for a program."""
+        return self.compare(lambda place, seed: observe_program(candidate, self.examples[place], seed), candidate)
 
     def compare(
         self, call: Callable[[int, int], Observation], candidate: Program | None = None
@@ -76,7 +82,7 @@ class References:
         for place, references in enumerate(self.observed()):
             pairs = zip(SEEDS, references, strict=False)
             comparison = both([self._compare(place, reference, call(place, seed)) for seed, reference in pairs])
-            wrong += counterexamples(comparison, f"example {place}", self.examples[place], candidate)
+            wrong += counterexamples(comparison, f"{self._what} {place}", self.examples[place], candidate)
             worst = worst.worst(comparison.figures)
             unsure += comparison.unsure
         return ([] if self._unrepeatable else wrong), worst, unsure
@@ -91,5 +97,5 @@ class References:
         wide = self._wide[place]
         if wide.error is not None:
             why = f"outputs differ and the model does not run in float64 to tell which is nearer: {wide.error!r}"
-            return replace(comparison, unsure=(f"example {place}: {why}",))
+            return replace(comparison, unsure=(f"{self._what} {place}: {why}",))
         return compare_calls(reference, found, self._limits, wide.outputs)

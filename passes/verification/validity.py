@@ -104,7 +104,9 @@ class Evidence:
     def _verify(self, calls: list[Example], progress: Progress) -> Verification:
         run = self._run
         require_calls(run.captured, calls)
-        verifier = Verifier(self._modules["original"], calls, run.verification.limits, progress, run.time_budget)
+        verifier = Verifier(
+            self._modules["original"], calls, run.verification.limits, progress, run.time_budget, run.probes.examples
+        )
         return verifier.verify(run.program, run.rewrites)
 
     def _take(self) -> _Snapshot:

@@ -36,13 +36,13 @@ def first_replaced(ids: torch.Tensor, token: int) -> torch.Tensor | None:
 
 
 def resized(program: Program, example: Example, symbol: sympy.Expr, size: int) -> Example:
-    """Every dimension of that symbolic size cut down to `size`."""
+    """Every dimension of that symbolic size cut down to `size`, or filled up to it by repeating; an empty one stays."""
     leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
     for place, node in enumerate(program.input_nodes()):
         if isinstance(leaves[place], torch.Tensor):
             for dim, traced in enumerate(node.meta["val"].shape):
-                if size_expression(traced) == symbol and leaves[place].shape[dim] > size:
-                    leaves[place] = leaves[place].narrow(dim, 0, size)
+                if size_expression(traced) == symbol and (old := leaves[place].shape[dim]):
+                    leaves[place] = leaves[place].index_select(dim, torch.arange(size, device=leaves[place].device) % old)
     args, kwargs = spec.unflatten(leaves)
     return Example(args, kwargs)
 

@@ -1,0 +1,177 @@
+"""Token-only decisions, enumerated: which tokens are so near a tie that the number of rows in a call may decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Node
+
+from ...analysis.decisions import Decision
+from ...analysis.facts import Facts
+from ...analysis.program import Program
+from ...analysis.provenance import where
+from ..tables.region import Region, RegionError
+from ..tables.runner import RegionRunner
+from ..tables.tabulate import Call, Progress, built_calls, calls_of, tokens_of, traced_place
+from .margins import Margins
+
+COUNTS = (*range(1, 18), 31, 32, 33, 63, 64, 65, 129, 257, 1031)
+"""Rows in the calls that scores are compared in, and fragile tokens are run in."""
+
+SAMPLE = 512
+"""Tokens whose scores are compared between calls of different row counts."""
+
+LISTED = 256
+"""Fragile tokens that are run at every row count, those with the smallest margins."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A token for which a decision falls otherwise than in bulk calls.
+
+    Attributes:
+        row: of the domain.
+        token: its id; the row for several inputs.
+        margin: of the decision in bulk.
+        counts: rows in the calls where it falls otherwise.
+        order_only: the same is chosen everywhere, in another order.
+        error: the largest difference of complete outputs if the decision of bulk calls is taken in a call of that many
+            rows; None where there is no such call of the whole program.
+    """
+
+    row: int
+    token: int
+    margin: float
+    counts: tuple[int, ...]
+    order_only: bool
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Fragility:
+    """A token-only decision over its whole domain.
+
+    Attributes:
+        decision: the decision.
+        margins: of every token, in the calls tables are built with.
+        deviation: the largest difference of a score between these calls and calls of other row counts, of a sample.
+        fragile: how many tokens have a margin of at most `floor`.
+        tokens: those of them with the smallest margins, with their margins.
+        flips: those of `tokens` for which the decision falls otherwise at some row count.
+        note: why less is known, or "".
+    """
+
+    decision: Decision
+    margins: Margins = field(default_factory=Margins)
+    deviation: float = 0.0
+    fragile: int = 0
+    tokens: tuple[tuple[int, float], ...] = ()
+    flips: tuple[Flip, ...] = ()
+    note: str = ""
+
+    @property
+    def floor(self) -> float:
+        """The noise floor of margins: twice the deviation, as two scores may deviate."""
+        return 2 * self.deviation
+
+
+def fragility(program: Program, facts: Facts, decision: Decision, progress: Progress) -> Fragility:
+    """Enumerate a token-only decision, and run it for fragile tokens in calls of every number of rows in `COUNTS`."""
+    try:
+        return _Enumeration(region_of(program, facts, decision), decision, progress).result()
+    except RegionError as error:
+        return Fragility(decision, note=f"its margins are not known: {error}")
+
+
+def region_of(program: Program, facts: Facts, decision: Decision) -> Region:
+    """The region of the token inputs that a decision depends on."""
+    inputs = tuple(node for node in program.input_nodes() if node.name in facts[decision.score].tokens)
+    return Region(program, facts, inputs)
+
+
+class _Enumeration:
+    """One decision over its domain."""
+
+    def __init__(self, region: Region, decision: Decision, progress: Progress) -> None:
+        if not region.is_trailing(decision.score):
+            raise RegionError(f"{decision.score.name} ({where(decision.score)}) is not laid out like the ids")
+        self._region = region
+        self._decision = decision
+        self._operands = [each for each in decision.arguments.values() if isinstance(each, Node) and each is not decision.score]
+        self._scores = RegionRunner(region, [decision.score, *self._operands])
+        self._outcomes = RegionRunner(region, decision.outcomes)
+        self._progress = progress
+
+    def result(self) -> Fragility:
+        domain = self._region.domain
+        sample = torch.randperm(domain, generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
+        margins = torch.empty(domain, dtype=torch.float64)
+        scores: list[torch.Tensor] = []
+        for call in built_calls(self._region, [self._decision.score]):
+            found = self._scores(call.ids)
+            margins[call.rows] = self._margins(found, call)
+            inside = sample[(sample >= call.rows[0]) & (sample <= call.rows[-1])] - call.rows[0]
+            scores.append(call.answers(self._scores.as_rows(self._decision.score, found[0], call.ids))[inside])
+            self._progress("enumerating decisions", int(call.rows[-1]) + 1, domain)
+        deviation = self._deviation(sample, torch.cat(scores))
+        low = (margins <= 2 * deviation).nonzero().reshape(-1)
+        low = low[margins[low].argsort(stable=True)]
+        listed = low[:LISTED]
+        tokens = tuple(zip(self._ids(listed), margins[listed].tolist(), strict=True))
+        flips = self._flips(listed, margins)
+        return Fragility(self._decision, Margins.of(margins), deviation, low.numel(), tokens, tuple(flips))
+
+    def _margins(self, found: Sequence[torch.Tensor], call: Call) -> torch.Tensor:
+        margin = self._decision.margin(found[0], dict(zip(self._operands, found[1:], strict=True)))
+        return call.answers(margin.reshape(call.count, -1)).amin(1)
+
+    def _deviation(self, sample: torch.Tensor, bulk: torch.Tensor) -> float:
+        """The largest finite difference, over calls of every number of rows."""
+        worst = 0.0
+        for count in COUNTS:
+            seen = 0
+            for call in calls_of(self._region, sample, count):
+                score = call.answers(self._scores.as_rows(self._decision.score, self._scores(call.ids)[0], call.ids))
+                apart = (score.double() - bulk[seen : seen + score.shape[0]].double()).abs()
+                worst = max(worst, float(apart.nan_to_num(nan=0.0, posinf=0.0).max()))
+                seen += score.shape[0]
+        return worst
+
+    def _ids(self, rows: torch.Tensor) -> list[int]:
+        return rows.tolist() if len(self._region.inputs) > 1 else next(iter(tokens_of(self._region, rows).values())).tolist()
+
+    def _flips(self, rows: torch.Tensor, margins: torch.Tensor) -> list[Flip]:
+        if not rows.numel():
+            return []
+        place = traced_place(self._region)
+        bulk = in_bulk(self._region, self._decision, self._decision.outcomes, rows)
+        found = []
+        for number, (row, token) in enumerate(zip(rows.tolist(), self._ids(rows), strict=True)):
+            other: dict[int, None] = {}
+            same = True
+            for count in COUNTS:
+                ids = place(tokens_of(self._region, torch.tensor([row]).expand(count)))
+                for once, answers in zip(bulk, self._outcomes.rows(ids), strict=True):
+                    expected = once[number : number + 1]
+                    differs = (answers != expected).any(1)
+                    if bool(differs.any()):
+                        other[count] = None
+                        same &= bool((answers.sort(1).values == expected.sort(1).values).all())
+            if other:
+                found.append(Flip(row, token, float(margins[row]), tuple(other), same))
+            self._progress("running fragile tokens", number + 1, rows.numel())
+        return found
+
+
+def in_bulk(region: Region, decision: Decision, nodes: Sequence[Node], rows: torch.Tensor) -> list[torch.Tensor]:
+    """Values of a region for some rows of the domain, [rows, width] each, in the calls tables are built with."""
+    run = RegionRunner(region, nodes)
+    parts: list[dict[int, torch.Tensor]] = [{} for _ in nodes]
+    for call in built_calls(region, [decision.score]):
+        inside = rows[(rows >= call.rows[0]) & (rows <= call.rows[-1])]
+        if inside.numel():
+            for part, found in zip(parts, run.rows(call.ids), strict=True):
+                part |= {row: call.answers(found)[row - int(call.rows[0])] for row in inside.tolist()}
+    return [torch.stack([part[row] for row in rows.tolist()]) for part in parts]

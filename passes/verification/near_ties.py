@@ -1,0 +1,251 @@
+"""A bounded, seeded search for calls in which contextual decisions are near a tie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+from torch.fx import Interpreter, Node
+
+from ..._torch import copy_graph, flatten_inputs, size_expression, static_size, tree_flatten
+from ...analysis.decisions import Decision
+from ...analysis.example import Example
+from ...analysis.program import Program, graph_module
+from ..tables.tabulate import Progress
+from .margins import Margins
+from .variants import resized, with_tokens
+
+BATCH = 64
+"""Contexts that are evaluated in one call."""
+
+KEPT = 256
+"""Contexts with the smallest margins that are kept for each decision."""
+
+CLIMBED = 8
+"""Contexts among them that are improved in turn."""
+
+LARGEST_SPACE = 1 << 22
+"""Contexts that are drawn without repeating one, at most."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The token ids of one call, and how near a tie a decision is there.
+
+    Attributes:
+        margin: the least margin of the decision in the call.
+        tokens: the ids of every token input, in graph order, one after the other.
+    """
+
+    margin: float
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NearTies:
+    """What the search found for one contextual decision.
+
+    Attributes:
+        decision: the decision.
+        margins: of every decision seen.
+        contexts: the contexts evaluated, with repetitions.
+        space: how many there are in all.
+        deviation: the largest difference of a margin between calls of many contexts and calls of one.
+        nearest: contexts by margin, at most `KEPT`.
+        note: why less was done, or "".
+    """
+
+    decision: Decision
+    margins: Margins = field(default_factory=Margins)
+    contexts: int = 0
+    space: int = 0
+    deviation: float = 0.0
+    nearest: tuple[Context, ...] = ()
+    note: str = ""
+
+
+class NearTieSearch:
+    """Searches the token ids of calls shaped like an example, its other inputs as they are.
+
+    Contexts are drawn at random, none twice where there are at most `LARGEST_SPACE`. If they cannot all be evaluated, half of
+    the budget goes to coordinate search: of the contexts nearest to a tie, one token at a time is exchanged for others.
+
+    Args:
+        program: the captured program.
+        decisions: contextual ones, with margins.
+        example: a call.
+        budget: contexts to evaluate.
+        seed: of everything drawn.
+        progress: called after each call.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        decisions: Sequence[Decision],
+        example: Example,
+        budget: int,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self._program = program
+        self._decisions = list(decisions)
+        self._budget = budget
+        self._progress = progress
+        self._seed = seed
+        self._generator = torch.Generator().manual_seed(seed)
+        self._wanted = list(dict.fromkeys(node for each in decisions for node in _operands(each)))
+        self._run = Interpreter(_part(program, self._wanted))
+        self._symbol = _batch_symbol(program)
+        self._example = example if self._symbol is None else resized(program, example, self._symbol, 1)
+        leaves = dict(zip((node.name for node in program.input_nodes()), _leaves(self._example), strict=True))
+        self._shapes = {name: leaves[name].shape for name in program.tokens}
+        sizes = [(name, shape.numel()) for name, shape in self._shapes.items()]
+        self._domains = [program.tokens[name] for name, count in sizes for _ in range(count)]
+        self.space = math.prod(domain.rows for domain in self._domains)
+        self._best: dict[Decision, dict[tuple[int, ...], float]] = {each: {} for each in decisions}
+        self._seen = {each: Margins() for each in decisions}
+        self._spent = 0
+
+    def results(self) -> list[NearTies]:
+        """Spend the budget."""
+        note = ""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            try:
+                for contexts in self._drawn(self._budget if self.space <= self._budget else self._budget // 2):
+                    self._evaluate(contexts)
+                while self.space > self._budget > self._spent and self._domains:
+                    self._climb()
+                deviations = {each: self._deviation(each) for each in self._decisions}
+            except (RuntimeError, IndexError, ValueError, AssertionError) as error:
+                note = f"the search ended after {self._spent:,} contexts, where the program raised {error!r}"
+                deviations = dict.fromkeys(self._decisions, 0.0)
+        return [
+            NearTies(each, self._seen[each], self._spent, self.space, deviations[each], tuple(self._nearest(each, KEPT)), note)
+            for each in self._decisions
+        ]
+
+    def example(self, tokens: Sequence[int]) -> Example:
+        """The call of one context."""
+        return self._call(torch.tensor([tokens]))
+
+    def _drawn(self, count: int) -> Iterator[torch.Tensor]:
+        """Contexts [≤ BATCH, tokens], as table rows of each token."""
+        if self.space <= LARGEST_SPACE:
+            numbers = torch.randperm(self.space, generator=self._generator)[:count]
+            for part in numbers.split(BATCH):  # type: ignore[no-untyped-call]
+                yield self._digits(part)
+            return
+        for start in range(0, count, BATCH):
+            rows = min(BATCH, count - start)
+            columns = [torch.randint(0, domain.rows, (rows,), generator=self._generator) for domain in self._domains]
+            yield torch.stack([domain.ids()[column] for domain, column in zip(self._domains, columns, strict=True)], 1)
+
+    def _digits(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The contexts with these numbers, the last token counting fastest."""
+        columns = []
+        for domain in reversed(self._domains):
+            columns.append(domain.ids()[numbers % domain.rows])
+            numbers = numbers // domain.rows
+        return torch.stack(columns[::-1], 1)
+
+    def _climb(self) -> None:
+        """One token of one of the nearest contexts of one decision, exchanged for others at random."""
+        turn = self._spent // BATCH
+        decision = self._decisions[turn % len(self._decisions)]
+        nearest = self._nearest(decision, CLIMBED)
+        if not nearest:
+            self._spent = self._budget
+            return
+        place = int(torch.randint(len(self._domains), (), generator=self._generator))
+        domain = self._domains[place]
+        rows = min(BATCH, self._budget - self._spent, domain.rows)
+        contexts = torch.tensor([nearest[(turn // len(self._decisions)) % len(nearest)].tokens]).repeat(rows, 1)
+        others = torch.randint(0, domain.rows, (rows,), generator=self._generator)
+        contexts[:, place] = domain.ids()[torch.arange(rows) if rows == domain.rows else others]
+        self._evaluate(contexts)
+
+    def _evaluate(self, contexts: torch.Tensor) -> None:
+        """Note the margins of every decision; in one call where contexts can share one."""
+        parts = [contexts] if self._symbol is not None else contexts.split(1)  # type: ignore[no-untyped-call]
+        for part in parts:
+            for decision, margins in self._margins(part).items():
+                self._seen[decision] += Margins.of(margins)
+                best = self._best[decision]
+                for tokens, margin in zip(part.tolist(), margins.amin(1).tolist(), strict=True):
+                    best[tuple(tokens)] = margin
+                if len(best) > 2 * KEPT:
+                    self._best[decision] = dict(sorted(best.items(), key=lambda item: item[1])[:KEPT])
+            self._spent += part.shape[0]
+        if self._progress is not None:
+            self._progress("searching near ties", self._spent, self._budget)
+
+    def _margins(self, contexts: torch.Tensor) -> dict[Decision, torch.Tensor]:
+        """Of each decision, [contexts, decisions in each]."""
+        call = self._call(contexts)
+        flat = flatten_inputs(self._program.module, call.args, dict(call.kwargs))
+        with torch.no_grad():
+            values = dict(zip(self._wanted, self._run.run(*flat), strict=True))
+        count = contexts.shape[0]
+        margins = {each: each.margin(values[each.score], values).reshape(count, -1) for each in self._decisions}
+        return {each: margin.nan_to_num(nan=math.inf, posinf=math.inf) for each, margin in margins.items() if margin.numel()}
+
+    def _call(self, contexts: torch.Tensor) -> Example:
+        example = self._example
+        if self._symbol is not None:
+            example = resized(self._program, example, self._symbol, contexts.shape[0])
+        widths = [shape.numel() for shape in self._shapes.values()]
+        for (name, shape), columns in zip(self._shapes.items(), contexts.split(widths, 1), strict=True):  # type: ignore[no-untyped-call]
+            ids = columns.reshape(-1, *shape[1:]) if self._symbol is not None else columns.reshape(shape)
+            example = with_tokens(self._program, example, name, lambda old, ids=ids: ids.to(old.dtype)) or example  # type: ignore[misc]
+        return example
+
+    def _nearest(self, decision: Decision, count: int) -> list[Context]:
+        ordered = sorted(self._best[decision].items(), key=lambda item: item[1])
+        return [Context(margin, tokens) for tokens, margin in ordered[:count]]
+
+    def _deviation(self, decision: Decision) -> float:
+        """Of the nearest contexts' margins, between the calls they were found in and calls of their own."""
+        if self._symbol is None:
+            return 0.0
+        nearest = self._nearest(decision, CLIMBED)
+        alone = [self._margins(torch.tensor([each.tokens]))[decision].min() for each in nearest if each.margin < math.inf]
+        return max((abs(float(a) - each.margin) for a, each in zip(alone, nearest, strict=False)), default=0.0)
+
+
+def _operands(decision: Decision) -> list[Node]:
+    """The score, and other values a margin needs."""
+    return [decision.score, *(each for each in decision.arguments.values() if isinstance(each, Node))]
+
+
+def _part(program: Program, wanted: Sequence[Node]) -> torch.fx.GraphModule:
+    """What computes `wanted`, as a graph of all inputs one after the other."""
+    graph = copy_graph(program.graph)
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    nodes = {node.name: node for node in graph.nodes}
+    graph.output_node().args = (tuple(nodes[node.name] for node in wanted),)
+    for node in reversed(list(graph.nodes)):
+        if node.op not in ("output", "placeholder") and not node.users:
+            graph.erase_node(node)
+    return graph_module(program.module, graph)
+
+
+def _leaves(example: Example) -> list[torch.Tensor]:
+    leaves: list[torch.Tensor] = tree_flatten((example.args, dict(example.kwargs)))[0]
+    return leaves
+
+
+def _batch_symbol(program: Program) -> sympy.Expr | None:
+    """The symbol of the leading dimension of every token input, if other inputs have it there or not at all."""
+    shapes = {node.name: node.meta["val"].shape for node in program.input_nodes() if isinstance(node.meta["val"], torch.Tensor)}
+    leading = {size_expression(shapes[name][0]) if len(shapes[name]) > 1 else None for name in program.tokens}
+    if len(leading) != 1 or (symbol := leading.pop()) is None or symbol.is_Integer:
+        return None
+    for shape in shapes.values():
+        if any(symbol in size_expression(size).free_symbols for size in shape[1:] if static_size(size) is None):
+            return None
+    return symbol
