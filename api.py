@@ -23,15 +23,18 @@ from .analysis.tokens import TokenInput
 from .inspection.report import Report
 from .inspection.reproducer import write_reproducer
 from .passes.context import Pass
+from .passes.exported_routes import exported_routes
 from .passes.fold_routes import FoldRoutes
 from .passes.fold_tokens import FoldTokens
 from .passes.pipeline import Pipeline, Run
+from .passes.probes import CONTEXTS
 from .passes.rewrite import Rewrite
 from .passes.tables.encode import Pack
 from .passes.tables.tabulate import Progress, silent
 from .passes.verification.counterexample import Counterexample
 from .passes.verification.evidence import Verification
 from .passes.verification.validity import Evidence, Validity
+from .runtime.route_file import RouteFile
 
 Objective = Literal["storage", "latency", "routes"]
 
@@ -87,6 +90,14 @@ class Result:
         threads = torch.get_num_threads()
         return write_reproducer(Path(folder), reference, candidate, inputs, title=str(found), limits=limits, threads=threads)
 
+    def routes(self) -> RouteFile:
+        """The decisions that were folded into tables, as `RouteFile.save` writes them for replay and comparison.
+
+        Raises:
+            RouteFileError: none was folded, or one over several token inputs; the message says why.
+        """
+        return exported_routes(self._run, self._evidence.fingerprint)
+
     def validity(self) -> Validity:
         """Whether the evidence still holds for `module` and the original model, as they are now.
 
@@ -132,6 +143,7 @@ def compile(
     owner: nn.Module | None = None,
     dynamic: bool | DynamicShapes = True,
     time_budget: float | None = None,
+    probe_contexts: int | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Fold what depends on the token id alone, verify complete outputs, and report.
@@ -150,6 +162,7 @@ def compile(
         dynamic: as in `capture`.
         time_budget: seconds for checking each rewrite's tables one row at a time; beyond them a stratified sample and the
             rows that deviated most are checked, and the report says so. None: every row.
+        probe_contexts: calls that the search for near ties of contextual decisions evaluates; None for 1,024.
         progress: called as (what, done, total) during long work.
 
     Returns:
@@ -159,12 +172,15 @@ def compile(
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
         ExampleError: no examples, a malformed one, or one the model fails on.
-        ValueError: an unknown objective, one without its budget, or a time budget that is not positive, or beside a
-            pipeline, which has its own.
+        ValueError: an unknown objective, one without its budget, a time budget that is not positive, negative contexts, or
+            either of these beside a pipeline, which has its own.
     """
-    if pipeline is not None and time_budget is not None:
-        raise ValueError("time_budget goes to the pipeline: Pipeline(…, time_budget=…)")
-    chosen = pipeline or Pipeline((_pass_for(objective, max_table_bytes),), time_budget=time_budget)
+    for name, given in (("time_budget", time_budget), ("probe_contexts", probe_contexts)):
+        if pipeline is not None and given is not None:
+            raise ValueError(f"{name} goes to the pipeline: Pipeline(…, {name}=…)")
+    contexts = CONTEXTS if probe_contexts is None else probe_contexts
+    passes = (pass_for(objective, max_table_bytes),)
+    chosen = pipeline or Pipeline(passes, time_budget=time_budget, probe_contexts=contexts)
     calls = as_examples(examples)
     traced = max(calls, key=_smallest_size)
     program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
@@ -172,7 +188,12 @@ def compile(
     return Result(run.program.module, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
 
 
-def _pass_for(objective: str, max_table_bytes: int | None) -> Pass:
+def pass_for(objective: str, max_table_bytes: int | None) -> Pass:
+    """The pass that serves an objective.
+
+    Raises:
+        ValueError: an unknown objective, or a budget that is missing or does not go with it.
+    """
     if objective not in get_args(Objective):
         raise ValueError(f"unknown objective {objective!r}; there are {get_args(Objective)}")
     if objective == "routes":

@@ -1,36 +1,40 @@
-"""The command line: `foldfx analyze | compile | bisect | verify | demo`.
+"""The command line: `foldfx analyze | compile | bisect | verify | routes | demo`.
 
 JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
-that was rolled back, a bisection that found something wrong, or two modules not found equivalent.
+that was rolled back, a bisection that found something wrong, or modules or routes not found equal.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress as Bars
-from safetensors.torch import load_model
-from torch import nn
 
-from .analysis.example import Example, as_examples
-from .analysis.tokens import TokenInput
-from .api import Result, analyze, compile
-from .errors import FoldfxError
+from .api import Result, analyze, compile, pass_for
+from .cli_inputs import (
+    AsJson,
+    Examples,
+    Factory,
+    MaxTableBytes,
+    Objective,
+    Reproducer,
+    Static,
+    TimeBudget,
+    Tokens,
+    Weights,
+    built_model,
+    loaded_examples,
+    parsed_tokens,
+    progress_bars,
+)
+from .cli_routes import routes_app
 from .inspection.facts_view import facts_table, facts_to_dict
 from .inspection.report import SCHEMA_VERSION
 from .passes.pipeline import Pipeline
-from .passes.tables.tabulate import Progress
 from .passes.verification.verify_modules import verify
 
 ROLLED_BACK = NOT_EQUIVALENT = 2
@@ -41,19 +45,7 @@ app = typer.Typer(
     help="Fold what depends on a token id alone into lookup tables.",
     rich_markup_mode=None,
 )
-
-Factory = Annotated[str, typer.Option(help="Builds the model: file.py:function or package.module:function.")]
-Weights = Annotated[Path | None, typer.Option(help="A safetensors file loaded strictly into the model.")]
-Examples = Annotated[str, typer.Option(help="Returns example calls: file.py:function; each an Example or (args, kwargs).")]
-Tokens = Annotated[list[str] | None, typer.Option("--token", help="A token input, as name or name=domain; repeatable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-TimeBudget = Annotated[float | None, typer.Option(help="Seconds for checking each rewrite's tables row by row.")]
-Reproducer = Annotated[Path | None, typer.Option(help="Folder to write the first counterexample to, as a script.")]
-Static = Annotated[bool, typer.Option("--static", help="Fix every size to the example's.")]
-
-
-class UsageError(FoldfxError):
-    """A command line that names something that is not there."""
+app.add_typer(routes_app, name="routes")
 
 
 @app.command("analyze")
@@ -67,8 +59,8 @@ def analyze_command(
     static: Static = False,
 ) -> None:
     """Say what every value of a model depends on; change nothing."""
-    model, calls = _model(factory, weights), _examples(examples)
-    facts = analyze(model, calls[0].args, calls[0].kwargs, tokens=_tokens(token), dynamic=not static)
+    model, calls = built_model(factory, weights), loaded_examples(examples)
+    facts = analyze(model, calls[0].args, calls[0].kwargs, tokens=parsed_tokens(token), dynamic=not static)
     if node is not None:
         print(facts.explain(node))
     elif as_json:
@@ -83,6 +75,8 @@ def compile_command(
     examples: Examples,
     weights: Weights = None,
     token: Tokens = None,
+    objective: Objective = "storage",
+    max_table_bytes: MaxTableBytes = None,
     fuel: Annotated[int | None, typer.Option(help="The largest number of rewrites.")] = None,
     disable: Annotated[list[str] | None, typer.Option(help="A pass to leave out; repeatable.")] = None,
     time_budget: TimeBudget = None,
@@ -91,10 +85,11 @@ def compile_command(
     static: Static = False,
 ) -> None:
     """Fold a model, verify complete outputs, and report."""
-    pipeline = Pipeline(disable=disable or (), fuel=fuel, time_budget=time_budget)
-    with _progress() as progress:
-        model, calls = _model(factory, weights), _examples(examples)
-        result = compile(model, calls, tokens=_tokens(token), pipeline=pipeline, dynamic=not static, progress=progress)
+    passes = (pass_for(objective, max_table_bytes),)
+    pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget)
+    with progress_bars() as progress:
+        model, calls = built_model(factory, weights), loaded_examples(examples)
+        result = compile(model, calls, tokens=parsed_tokens(token), pipeline=pipeline, dynamic=not static, progress=progress)
     _show(result, as_json)
     _reproduce(result, reproducer)
     if result.status == "rolled_back":
@@ -111,9 +106,9 @@ def bisect_command(
     static: Static = False,
 ) -> None:
     """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
-    with _progress() as progress:
-        model, calls = _model(factory, weights), _examples(examples)
-        result = compile(model, calls, tokens=_tokens(token), dynamic=not static, progress=progress)
+    with progress_bars() as progress:
+        model, calls = built_model(factory, weights), loaded_examples(examples)
+        result = compile(model, calls, tokens=parsed_tokens(token), dynamic=not static, progress=progress)
     for trial in result.report.data["trials"]:
         print(f"{', '.join(trial['rewrites']) or 'no rewrite'}: {trial['why'] or 'agrees'}")
     for outcome in result.report.data["outcomes"]:
@@ -139,7 +134,7 @@ def verify_command(
     as_json: AsJson = False,
 ) -> None:
     """Compare complete outputs of two models on examples, in eval mode."""
-    found = verify(_model(reference, weights), _model(candidate, candidate_weights), _examples(examples))
+    found = verify(built_model(reference, weights), built_model(candidate, candidate_weights), loaded_examples(examples))
     if as_json:
         print(json.dumps({"schema_version": SCHEMA_VERSION, **found.to_dict()}, indent=2, allow_nan=False))
     else:
@@ -156,7 +151,7 @@ def demo_command(as_json: AsJson = False) -> None:
     words = ["embedding", "compiler", "token", "lookup", "gather"]
     encoder, decoder = g2p_en.load()
     before = g2p_en.pronounce(words, encoder, decoder)
-    with _progress() as progress:
+    with progress_bars() as progress:
         folded_encoder = compile(encoder, g2p_en.encoder_examples(), progress=progress)
         folded_decoder = compile(decoder, g2p_en.decoder_examples(), progress=progress)
     after = g2p_en.pronounce(words, folded_encoder.module, folded_decoder.module)
@@ -174,84 +169,6 @@ def demo_command(as_json: AsJson = False) -> None:
 
 def _show(result: Result, as_json: bool) -> None:
     print(json.dumps(result.report.to_dict(), indent=2, allow_nan=False) if as_json else result.report)
-
-
-def _load(reference: str) -> Callable[[], Any]:
-    """The function named by file.py:function or package.module:function.
-
-    Raises:
-        UsageError: there is no such file, module or function.
-    """
-    place, colon, name = reference.rpartition(":")
-    if not colon:
-        raise UsageError(f"{reference!r} names no function; write file.py:function")
-    if place.endswith(".py"):
-        path = Path(place)
-        if not path.is_file():
-            raise UsageError(f"there is no file {place}")
-        module = _load_file(path.resolve())
-    else:
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise UsageError(f"there is no module {place}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
-        raise UsageError(f"{place} has no function {name!r}; it has {known}")
-    return function  # type: ignore[no-any-return]
-
-
-@cache
-def _load_file(path: Path) -> ModuleType:
-    """The module a file holds, run once."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _model(factory: str, weights: Path | None) -> nn.Module:
-    model = _load(factory)()
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"{factory} returned a {type(model).__name__}, not an nn.Module")
-    if weights is not None:
-        if not weights.is_file():
-            raise UsageError(f"there is no weights file {weights}")
-        load_model(model, weights, strict=True)
-    return model.eval()
-
-
-def _examples(reference: str) -> list[Example]:
-    return as_examples(_load(reference)())
-
-
-def _tokens(written: list[str] | None) -> list[TokenInput] | None:
-    if not written:
-        return None
-    tokens = []
-    for text in written:
-        name, equals, domain = text.partition("=")
-        if equals and not domain.isdigit():
-            raise UsageError(f"--token {text}: the domain must be a number, as in {name}=32000")
-        tokens.append(TokenInput(name, int(domain) if equals else None))
-    return tokens
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Bars on stderr where that is a terminal; nothing otherwise."""
-    with Bars(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield report
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -41,3 +41,7 @@ class TrainingModeError(FoldfxError):
 
 class UnreachableTokenError(FoldfxError, IndexError):
     """A token id that `TokenInput(reachable=…)` said would not occur."""
+
+
+class RouteFileError(FoldfxError):
+    """A route file is missing or malformed, or there are no routes to write."""

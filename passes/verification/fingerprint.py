@@ -76,6 +76,12 @@ def marks_of(tensors: Mapping[str, torch.Tensor], digests: Digests, written: Col
     }
 
 
+def digest_of(marks: Mapping[str, Mark]) -> str:
+    """One SHA-256, in hex, over names, dtypes, shapes and contents, whatever their order."""
+    rows = [(name, str(mark.dtype), list(mark.shape), mark.digest) for name, mark in sorted(marks.items())]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
 def changes(before: Mapping[str, Mark], now: Mapping[str, torch.Tensor], digests: Digests) -> tuple[list[str], list[str]]:
     """How tensors differ from their marks, as "name: what".
 

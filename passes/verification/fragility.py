@@ -17,13 +17,13 @@ from ..tables.runner import RegionRunner
 from ..tables.tabulate import Call, Progress, built_calls, calls_of, tokens_of, traced_place
 from .margins import Margins
 
-COUNTS = (*range(1, 18), 31, 32, 33, 63, 64, 65, 129, 257, 1031)
+COUNTS = (*range(1, 65), 65, 66, 67, 129, 257, 1031)
 """Rows in the calls that scores are compared in, and fragile tokens are run in."""
 
 SAMPLE = 512
 """Tokens whose scores are compared between calls of different row counts."""
 
-LISTED = 256
+LISTED = 64
 """Fragile tokens that are run at every row count, those with the smallest margins."""
 
 
@@ -56,6 +56,7 @@ class Fragility:
     Attributes:
         decision: the decision.
         margins: of every token, in the calls tables are built with.
+        by_token: the same one by one, [rows of the domain], float64.
         deviation: the largest difference of a score between these calls and calls of other row counts, of a sample.
         fragile: how many tokens have a margin of at most `floor`.
         tokens: those of them with the smallest margins, with their margins.
@@ -70,6 +71,7 @@ class Fragility:
     tokens: tuple[tuple[int, float], ...] = ()
     flips: tuple[Flip, ...] = ()
     note: str = ""
+    by_token: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def floor(self) -> float:
@@ -121,7 +123,7 @@ class _Enumeration:
         listed = low[:LISTED]
         tokens = tuple(zip(self._ids(listed), margins[listed].tolist(), strict=True))
         flips = self._flips(listed, margins)
-        return Fragility(self._decision, Margins.of(margins), deviation, low.numel(), tokens, tuple(flips))
+        return Fragility(self._decision, Margins.of(margins), deviation, low.numel(), tokens, tuple(flips), "", margins)
 
     def _margins(self, found: Sequence[torch.Tensor], call: Call) -> torch.Tensor:
         margin = self._decision.margin(found[0], dict(zip(self._operands, found[1:], strict=True)))

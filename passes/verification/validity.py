@@ -17,7 +17,7 @@ from ..tables.tabulate import Progress
 from ..verify import Verifier, require_calls
 from .configuration import disturbances, held_tensors, plain_attributes
 from .evidence import Verification
-from .fingerprint import Digests, Mark, changes, marks_of
+from .fingerprint import Digests, Mark, changes, digest_of, marks_of
 from .settings import changed_settings, numerical_settings
 
 SHOWN = 8
@@ -78,6 +78,13 @@ class Evidence:
         self._run = run
         self._verification = run.evidence
         self._snapshot = self._take()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the original's tensors, as they were verified: SHA-256 in hex."""
+        start = "original "
+        held = {name.removeprefix(start): mark for name, mark in self._snapshot.tensors.items() if name.startswith(start)}
+        return digest_of(held)
 
     def validity(self) -> Validity:
         """See `Result.validity`."""

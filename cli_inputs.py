@@ -1,0 +1,117 @@
+"""What commands are given: options they share, models, examples and tokens named on the command line, and progress bars."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bars
+from safetensors.torch import load_model
+from torch import nn
+
+from .analysis.example import Example, as_examples
+from .analysis.tokens import TokenInput
+from .errors import FoldfxError
+from .passes.tables.tabulate import Progress
+
+Factory = Annotated[str, typer.Option(help="Builds the model: file.py:function or package.module:function.")]
+Weights = Annotated[Path | None, typer.Option(help="A safetensors file loaded strictly into the model.")]
+Examples = Annotated[str, typer.Option(help="Returns example calls: file.py:function; each an Example or (args, kwargs).")]
+Tokens = Annotated[list[str] | None, typer.Option("--token", help="A token input, as name or name=domain; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Objective = Annotated[str, typer.Option(help="What rewrites are for: storage, latency or routes.")]
+MaxTableBytes = Annotated[int | None, typer.Option(help="The budget of tables, for latency and routes.")]
+TimeBudget = Annotated[float | None, typer.Option(help="Seconds for checking each rewrite's tables row by row.")]
+Reproducer = Annotated[Path | None, typer.Option(help="Folder to write the first counterexample to, as a script.")]
+Static = Annotated[bool, typer.Option("--static", help="Fix every size to the example's.")]
+
+
+class UsageError(FoldfxError):
+    """A command line that names something that is not there."""
+
+
+def load_function(reference: str) -> Callable[[], Any]:
+    """The function named by file.py:function or package.module:function.
+
+    Raises:
+        UsageError: there is no such file, module or function.
+    """
+    place, colon, name = reference.rpartition(":")
+    if not colon:
+        raise UsageError(f"{reference!r} names no function; write file.py:function")
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise UsageError(f"there is no file {place}")
+        module = _load_file(path.resolve())
+    else:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"there is no module {place}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        raise UsageError(f"{place} has no function {name!r}; it has {known}")
+    return function  # type: ignore[no-any-return]
+
+
+@cache
+def _load_file(path: Path) -> ModuleType:
+    """The module a file holds, run once."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def built_model(factory: str, weights: Path | None) -> nn.Module:
+    model = load_function(factory)()
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{factory} returned a {type(model).__name__}, not an nn.Module")
+    if weights is not None:
+        if not weights.is_file():
+            raise UsageError(f"there is no weights file {weights}")
+        load_model(model, weights, strict=True)
+    return model.eval()
+
+
+def loaded_examples(reference: str) -> list[Example]:
+    return as_examples(load_function(reference)())
+
+
+def parsed_tokens(written: list[str] | None) -> list[TokenInput] | None:
+    if not written:
+        return None
+    tokens = []
+    for text in written:
+        name, equals, domain = text.partition("=")
+        if equals and not domain.isdigit():
+            raise UsageError(f"--token {text}: the domain must be a number, as in {name}=32000")
+        tokens.append(TokenInput(name, int(domain) if equals else None))
+    return tokens
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Bars on stderr where that is a terminal; nothing otherwise."""
+    with Bars(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield report
