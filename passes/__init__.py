@@ -1,6 +1,7 @@
 """Passes, the pass manager, and verification. One pass a file."""
 
 from .context import Fuel, Pass, PassContext, PassResult
+from .fold_routes import FoldRoutes
 from .fold_tokens import FoldTokens
 from .outcome import Outcome, Status
 from .pipeline import Pipeline, Run
@@ -10,6 +11,7 @@ from .verification.figures import Figures, Limits
 
 __all__ = [
     "Figures",
+    "FoldRoutes",
     "FoldTokens",
     "Fuel",
     "LayoutEvidence",

@@ -135,7 +135,7 @@ class FoldRoutes:
         growth = after.backing - before.backing
         change = f"bytes grow by {growth:,}, accepted for reproducible routes" if growth > 0 else f"bytes drop by {-growth:,}"
         done = f"{freed:,} B of state became {built.table_bytes:,} B of route tables; {change} ({balance})"
-        done += "".join(f"; {sentence}" for sentence in choice.stays(nodes))
+        done += "".join(f"; {sentence}" for sentence in [*_still_scored(choice, nodes, built.copy), *choice.stays(nodes)])
         done += "".join(f"; a table for each execution class ({rule})" for rule in built.rules)
         rewrite = Rewrite(rung, built.tables, built.removed, freed, built.table_bytes, balance)
         return built.copy, self._ladder.end(choice, nodes, Status.APPLIED, done, counted), rewrite
@@ -145,6 +145,15 @@ class FoldRoutes:
 
     def _over(self, table_bytes: int) -> str:
         return f"route tables of {table_bytes:,} B, the budget is {self.max_table_bytes:,} B"
+
+
+def _still_scored(choice: Choice, nodes: Sequence[Node], copy: Program) -> list[str]:
+    """Who else reads the scores that the tables were built from, one sentence each."""
+    left = {node.name: node for node in copy.graph.nodes}
+    decisions = [each for each in find_decisions(choice.program, choice.facts) if set(each.outcomes) & set(nodes)]
+    kept = {each.score.name: left[each.score.name] for each in decisions if each.score.name in left}
+    readers = {name: next(iter(node.users)) for name, node in kept.items()}
+    return [f"its score {name} stays computed: {reader.name} ({where(reader)}) reads it" for name, reader in readers.items()]
 
 
 def _subject(node: Node) -> str:

@@ -178,11 +178,14 @@ class Region:
     def bounds(self, nodes: Iterable[Node]) -> str:
         """What ids outside the domain do in the values `nodes`, in the terms of `runtime.BOUNDS`.
 
+        Lookups by the ids themselves decide; what is looked up by a value computed from them is reached by no such id.
+
         Raises:
             RegionError: the lookups they are made of raise exceptions of different classes.
         """
         inside = ancestors(nodes)
         lookups = [each for each in table_lookups(self.program.graph) if each.node in inside and self.contains(each.index)]
+        lookups = [each for each in lookups if unmoved(each.index) in self.inputs] or lookups
         kinds = {_BOUNDS[each.node.target] for each in lookups}
         if "gather" in kinds and kinds != {"gather"}:
             names = ", ".join(each.node.name for each in lookups)
