@@ -78,6 +78,16 @@ class Decision:
         known = {name: operands.get(value, value) if isinstance(value, Node) else value for name, value in others.items()}
         return margin(score.double(), known)
 
+    def rank_margin(self, score: torch.Tensor, operands: Mapping[Node, Any] = MappingProxyType({})) -> torch.Tensor:
+        """`margin`, but from another order of what a top-k chooses, too: the least distance of neighbours among k+1."""
+        if self.kind != "top-k":
+            return self.margin(score, operands)
+        k, dim = int(self.arguments["k"]), int(self.arguments.get("dim", -1))
+        if score.dim() == 0 or min(k + 1, score.shape[dim]) < 2:
+            return self.margin(score, operands)
+        best = score.double().topk(min(k + 1, score.shape[dim]), dim, bool(self.arguments.get("largest", True))).values
+        return best.diff(dim=dim).abs().amin(dim)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "node": self.node.name,

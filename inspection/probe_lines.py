@@ -29,9 +29,8 @@ def _enumerated(probe: Mapping[str, Any]) -> list[str]:
         order = f", {len(flips) - len(chosen):,} of them in order only" if len(chosen) < len(flips) else ""
         lines.append(f"{len(flips):,} fall otherwise in calls of some row counts than in bulk{order}:")
         lines += [f"  {_flip(flip)}" for flip in flips[:NAMED]]
-    if margins["ties"]:
-        tied = [each["token"] for each in probe["tokens"] if each["margin"] == 0]
-        lines.append(f"{margins['ties']:,} tie: {_listed(tied, margins['ties'])}")
+    if tied := [each["token"] for each in probe["tokens"] if each["margin"] == 0]:
+        lines.append(f"exactly tied: {_listed(tied, len(tied))}")
     if probe["float32_share"] is not None:
         lines.append(f"{probe['float32_share']:.2%} of the tokens choose otherwise in float32")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,11 +83,12 @@ class RouteFile:
             described.append({"name": each.name, "at": each.at, "rule": each.rule, "weights": list(each.weights)})
         header = {"routes": described, "fingerprint": self.fingerprint, "torch": self.torch_version, "threads": self.threads}
         data = save(tensors, {"foldfx_routes": json.dumps({"schema_version": SCHEMA_VERSION, **header})})
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            with (Path(folder) / path.name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, path)
         return path
 
     @staticmethod
@@ -130,21 +131,20 @@ def _routes(described: Mapping[str, object], tensors: dict[str, torch.Tensor], p
     found = Routes(
         name, str(described["at"]), taken("experts"), weights, taken("margins"), taken("fragile"), ids, str(described["rule"])
     )
-    _require_consistent(found, path)
+    if problems := list(_problems(found)):
+        raise RouteFileError(f"{path}: decision {found.name}: {'; '.join(problems)}")
     return found
 
 
-def _require_consistent(routes: Routes, path: str | Path) -> None:
+def _problems(routes: Routes) -> Iterator[str]:
+    """What does not fit together in the tables of one decision."""
     experts, tokens = routes.experts, routes.margins.shape[0]
-    problem = None
     if experts.is_floating_point() or experts.dim() != 3 or experts.shape[2] != tokens:
-        problem = f"experts are {experts.dtype} {list(experts.shape)}, not integers [classes, K, {tokens}]"
-    elif experts.numel() and int(experts.min()) < 0:
-        problem = f"an expert has the number {int(experts.min())}"
+        yield f"experts are {experts.dtype} {list(experts.shape)}, not integers [classes, K, {tokens}]"
+    if experts.numel() and int(experts.min()) < 0:
+        yield f"an expert has the number {int(experts.min())}"
     for name, tensor in routes.weights.items():
         if tensor.dim() != 3 or tensor.shape[::2] != experts.shape[::2]:
-            problem = f"weights {name} are {list(tensor.shape)}, not [{experts.shape[0]}, K, {tokens}]"
+            yield f"weights {name} are {list(tensor.shape)}, not [{experts.shape[0]}, K, {tokens}]"
     if routes.ids is not None and routes.ids.shape != routes.margins.shape:
-        problem = f"there are {routes.ids.numel()} ids for {tokens} tokens"
-    if problem is not None:
-        raise RouteFileError(f"{path}: decision {routes.name}: {problem}")
+        yield f"there are {routes.ids.numel()} ids for {tokens} tokens"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +34,7 @@ class Flip:
     Attributes:
         row: of the domain.
         token: its id; the row for several inputs.
-        margin: of the decision in bulk.
+        margin: its distance to another choice or order in bulk.
         counts: rows in the calls where it falls otherwise.
         order_only: the same is chosen everywhere, in another order.
         error: the largest difference of complete outputs if the decision of bulk calls is taken in a call of that many
@@ -58,8 +58,8 @@ class Fragility:
         margins: of every token, in the calls tables are built with.
         by_token: the same one by one, [rows of the domain], float64.
         deviation: the largest difference of a score between these calls and calls of other row counts, of a sample.
-        fragile: how many tokens have a margin of at most `floor`.
-        tokens: those of them with the smallest margins, with their margins.
+        fragile: how many tokens are within `floor` of another choice, or of another order of what a top-k chooses.
+        tokens: those of them nearest to one, with that distance.
         flips: those of `tokens` for which the decision falls otherwise at some row count.
         note: why less is known, or "".
     """
@@ -109,24 +109,25 @@ class _Enumeration:
     def result(self) -> Fragility:
         domain = self._region.domain
         sample = torch.randperm(domain, generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
-        margins = torch.empty(domain, dtype=torch.float64)
+        margins, near = torch.empty(domain, dtype=torch.float64), torch.empty(domain, dtype=torch.float64)
         scores: list[torch.Tensor] = []
         for call in built_calls(self._region, [self._decision.score]):
             found = self._scores(call.ids)
-            margins[call.rows] = self._margins(found, call)
+            margins[call.rows] = self._margins(self._decision.margin, found, call)
+            near[call.rows] = self._margins(self._decision.rank_margin, found, call)
             inside = sample[(sample >= call.rows[0]) & (sample <= call.rows[-1])] - call.rows[0]
             scores.append(call.answers(self._scores.as_rows(self._decision.score, found[0], call.ids))[inside])
             self._progress("enumerating decisions", int(call.rows[-1]) + 1, domain)
         deviation = self._deviation(sample, torch.cat(scores))
-        low = (margins <= 2 * deviation).nonzero().reshape(-1)
-        low = low[margins[low].argsort(stable=True)]
+        low = (near <= 2 * deviation).nonzero().reshape(-1)
+        low = low[near[low].argsort(stable=True)]
         listed = low[:LISTED]
-        tokens = tuple(zip(self._ids(listed), margins[listed].tolist(), strict=True))
-        flips = self._flips(listed, margins)
+        tokens = tuple(zip(self._ids(listed), near[listed].tolist(), strict=True))
+        flips = self._flips(listed, near)
         return Fragility(self._decision, Margins.of(margins), deviation, low.numel(), tokens, tuple(flips), "", margins)
 
-    def _margins(self, found: Sequence[torch.Tensor], call: Call) -> torch.Tensor:
-        margin = self._decision.margin(found[0], dict(zip(self._operands, found[1:], strict=True)))
+    def _margins(self, of: Callable[..., torch.Tensor], found: Sequence[torch.Tensor], call: Call) -> torch.Tensor:
+        margin = of(found[0], dict(zip(self._operands, found[1:], strict=True)))
         return call.answers(margin.reshape(call.count, -1)).amin(1)
 
     def _deviation(self, sample: torch.Tensor, bulk: torch.Tensor) -> float:
@@ -144,7 +145,7 @@ class _Enumeration:
     def _ids(self, rows: torch.Tensor) -> list[int]:
         return rows.tolist() if len(self._region.inputs) > 1 else next(iter(tokens_of(self._region, rows).values())).tolist()
 
-    def _flips(self, rows: torch.Tensor, margins: torch.Tensor) -> list[Flip]:
+    def _flips(self, rows: torch.Tensor, near: torch.Tensor) -> list[Flip]:
         if not rows.numel():
             return []
         place = traced_place(self._region)
@@ -162,7 +163,7 @@ class _Enumeration:
                         other[count] = None
                         same &= bool((answers.sort(1).values == expected.sort(1).values).all())
             if other:
-                found.append(Flip(row, token, float(margins[row]), tuple(other), same))
+                found.append(Flip(row, token, float(near[row]), tuple(other), same))
             self._progress("running fragile tokens", number + 1, rows.numel())
         return found
 
