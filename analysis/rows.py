@@ -127,7 +127,7 @@ def token_axes(rows: Rows) -> dict[tuple[str, int], list[TokenAxis]]:
     return found
 
 
-def _quotient(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | None:
+def quotient(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | None:
     """`numerator / denominator` when it is an integer for every value of the symbols, else None."""
     if denominator == 0:
         return None
@@ -142,7 +142,7 @@ def _quotient(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | No
 
 def _split(atom: Atom, outer: sympy.Expr) -> tuple[Atom, Atom] | None:
     """`atom` as an outer part of the given size and the rest, or None where it does not divide."""
-    rest = _quotient(atom.size, outer)
+    rest = quotient(atom.size, outer)
     if rest is None:
         return None
     if isinstance(atom, TokenAxis):
@@ -165,7 +165,7 @@ def regroup(rows: Rows, sizes: Sequence[sympy.Expr]) -> Rows:
             if not left:
                 raise LayoutMismatch(f"a view to size {size} does not divide {show(rows)}")
             atom = left[0]
-            rest = _quotient(missing, atom.size)
+            rest = quotient(missing, atom.size)
             if rest is not None:
                 dim.append(left.pop(0))
                 missing = rest

@@ -72,3 +72,12 @@ def pool(call: Call) -> Layouts:
     kernel = _spread(call.integers("kernel_size"), dims)
     spatial: Rows = _slide(call, x, kernel, call.integers("stride") or kernel, call.integers("padding"))
     return x.rows[:-dims] + spatial
+
+
+@TABLE.rule(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.adaptive_avg_pool1d.default)
+def resample(call: Call) -> Layouts:
+    """The spatial dimensions in another size."""
+    x, sizes = call.operands()[0], call.sizes()
+    spatial = x.rank - (2 if "2d" in call.name else 1)
+    call.require_row_local(x, range(spatial, x.rank), call.name)
+    return (*x.rows[:spatial], *map(feature, sizes[spatial:]))

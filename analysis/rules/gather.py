@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..rows import Dim, Rows, broadcast, extent, feature, join_dims, one_row_each, row_local, varying
+from ..facts import POSITION
+from ..rows import Dim, broadcast, extent, feature, join_dims, one_row_each, row_local, show, varying
 from .table import Call, Layouts, NotRowLocal, Operand, RuleTable
 
 aten = torch.ops.aten
@@ -69,6 +70,24 @@ def _same_place(x: Operand, place: int, index_dim: Dim) -> Dim:
     raise NotRowLocal(f"gather reads dimension {place} of {x.node} at fixed positions of a token axis")
 
 
+@TABLE.rule(aten.scatter.value)
+def scatter(call: Call) -> Layouts:
+    """A number at places of its own in each row: out[index[i][j]][j] for dim 0, and so on."""
+    x, places = call.operand("self"), call.operand("index")
+    dim = int(call.argument("dim")) % max(x.rank, 1)
+    for operand in (x, places):
+        call.require_row_local(operand, [dim] if operand.rank else [], call.name)
+    rows = list(x.rows)
+    for place, (own, theirs) in enumerate(zip(x.rows, places.rows, strict=True)):
+        if place != dim and extent(own) == extent(theirs):
+            rows[place] = join_dims(own, theirs)
+        elif row_local(own) and row_local(theirs):
+            rows[place] = varying(own)
+        else:
+            raise NotRowLocal(f"{call.name} writes some positions of {show((own,))}", adds=POSITION)
+    return one_row_each(tuple(rows))
+
+
 @TABLE.rule(aten.index_fill.int_Scalar)
 def index_fill(call: Call) -> Layouts:
     """A number in place of some features."""
@@ -84,10 +103,27 @@ def one_hot(call: Call) -> Layouts:
     return call.operand("self").rows + (feature(call.sizes()[-1]),)
 
 
-@TABLE.rule(aten.bucketize.Tensor)
+@TABLE.rule(aten.index_add.default)
+def index_add(call: Call) -> Layouts:
+    """`source` added to some features."""
+    x, source, places = call.operand("self"), call.operand("source"), call.operand("index")
+    dim = int(call.argument("dim")) % max(x.rank, 1)
+    for operand in (x, source):
+        call.require_row_local(operand, [dim] if operand.rank else [], call.name)
+    call.require_row_local(places, range(places.rank), f"{call.name} reads places")
+    return one_row_each(
+        tuple(
+            varying(a) if place == dim else join_dims(a, b)
+            for place, (a, b) in enumerate(zip(x.rows, source.rows, strict=True))
+        )
+    )
+
+
+@TABLE.rule(aten.bucketize.Tensor, aten.searchsorted.Tensor)
 def bucketize(call: Call) -> Layouts:
-    """The interval of each element among constant boundaries."""
-    boundaries = call.operand("boundaries")
-    call.require_row_local(boundaries, range(boundaries.rank), "bucketize")
-    rows: Rows = call.operand("self").rows
-    return rows
+    """The interval of each element among constant boundaries, the same for all."""
+    boundaries = call.operand("boundaries" if "boundaries" in call.arguments else "sorted_sequence")
+    if boundaries.rank != 1 or call.arguments.get("sorter") is not None:
+        raise NotRowLocal(f"{call.name} among boundaries of their own for each row, or out of order")
+    call.require_row_local(boundaries, [0], call.name)
+    return call.operand("self").rows

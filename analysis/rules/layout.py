@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import dropwhile
 
 import sympy
 import torch
@@ -10,7 +11,21 @@ from torch.fx import Node
 
 from ..._torch import size_expression
 from ..facts import LENGTH, POSITION
-from ..rows import Dim, Rows, broadcast, extent, feature, join_dims, one_row_each, regroup, row_local, show, uniform
+from ..rows import (
+    Dim,
+    Rows,
+    broadcast,
+    extent,
+    feature,
+    is_static,
+    join_dims,
+    one_row_each,
+    quotient,
+    regroup,
+    row_local,
+    show,
+    uniform,
+)
 from .table import Call, Layouts, NotRowLocal, Operand, RuleTable
 
 aten = torch.ops.aten
@@ -93,20 +108,19 @@ def expand(call: Call) -> Layouts:
 
 @TABLE.rule(aten.repeat.default, aten.tile.default)
 def repeat(call: Call) -> Layouts:
-    """Whole copies side by side: only dimensions of features may repeat."""
+    """Whole copies side by side: a broadcast in front of what the dimension holds."""
     x, sizes = call.operand("self"), call.sizes()
     padded: Rows = ((),) * (len(sizes) - x.rank) + x.rows
-    return tuple(_stretched(call, dim, size) for dim, size in zip(padded, sizes, strict=True))
+    return tuple(_copies(call, dim, size) for dim, size in zip(padded, sizes, strict=True))
 
 
-def _stretched(call: Call, dim: Dim, size: sympy.Expr) -> Dim:
+def _copies(call: Call, dim: Dim, size: sympy.Expr) -> Dim:
     if extent(dim) == size:
         return dim
-    if not dim:
-        return uniform(size)
-    if not row_local(dim) or not size.is_Integer:
-        raise NotRowLocal(f"{call.name} repeats {show((dim,))}, so rows of different tokens follow each other")
-    return feature(size)
+    count = quotient(size, extent(dim))
+    if count is None:
+        raise NotRowLocal(f"{call.name} makes {size} of {show((dim,))}, which is no number of copies for every size")
+    return uniform(count) + dim
 
 
 @TABLE.rule(aten.repeat_interleave.self_int)
@@ -213,16 +227,33 @@ _LEGACY_EMPTY: Rows = (feature(sympy.Integer(0)),)  # torch.cat skips tensors of
 
 @TABLE.rule(aten.cat.default, aten.concat.default)
 def cat(call: Call) -> Layouts:
-    """Along features; the other dimensions line up without broadcasting."""
+    """Along features, also those in front of the same token axis; the other dimensions line up without broadcasting."""
     parts = [part for part in call.operands() if part.rows != _LEGACY_EMPTY]
     dim = int(call.argument("dim")) % parts[0].rank
     joint = list(parts[0].rows)
     for part in parts:
-        if not row_local(part.rows[dim]):
-            raise NotRowLocal(f"cat along {show((part.rows[dim],))} of {part.node} shifts positions", adds=POSITION)
         joint = [join_dims(one, other) if i != dim else () for i, (one, other) in enumerate(zip(joint, part.rows, strict=True))]
-    joint[dim] = feature(call.sizes()[dim])
+    joint[dim] = _one_behind_another(parts, dim)
     return one_row_each(tuple(joint))
+
+
+def _one_behind_another(parts: Sequence[Operand], dim: int) -> Dim:
+    """`[2·ids[1]]` and `[ids[1]]` are `[3·ids[1]]`: whole copies of an axis, numbered by a feature.
+
+    Raises:
+        NotRowLocal: a part does not hold a whole number of them.
+        LayoutMismatch: other rows, or the same in another order, stand in one of them.
+    """
+    axes = next((part for part in parts if not row_local(part.rows[dim])), parts[0])
+    behind = tuple(dropwhile(is_static, axes.rows[dim]))
+    size, copies = extent(behind), sympy.Integer(0)
+    for part in parts:
+        count = quotient(extent(part.rows[dim]), size)
+        if count is None or not count.is_Integer:
+            raise NotRowLocal(f"cat along {show((axes.rows[dim],))} of {axes.node} shifts positions", adds=POSITION)
+        copies += count
+        behind = join_dims(behind, regroup((part.rows[dim],), (count, size))[1])
+    return feature(copies) + behind
 
 
 @TABLE.rule(aten.stack.default)

@@ -7,6 +7,7 @@ its atoms. A weight that is constant, or token-only itself, is treated alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
 import torch
 
@@ -99,6 +100,32 @@ def bilinear(call: Call) -> Layouts:
     return _plus(product, call.optional("bias"))
 
 
+@TABLE.rule(aten.cdist.default)
+def cdist(call: Call) -> Layouts:
+    """y[.., m, n] = ‖x[.., m, :] − z[.., n, :]‖."""
+    z = call.operand("x2")
+    return _matmul(call.operand("x1"), Operand(z.node, (*z.rows[:-2], z.rows[-1], z.rows[-2]), z.value))
+
+
+@TABLE.rule(aten.tensordot.default)
+def tensordot(call: Call) -> Layouts:
+    """Σ over pairs of dimensions; the others of both, in order."""
+    one, other = call.operand("self"), call.operand("other")
+    left, right = [*ascii_lowercase[: one.rank]], [*ascii_uppercase[: other.rank]]
+    for mine, theirs in zip(call.integers("dims_self"), call.integers("dims_other"), strict=True):
+        right[theirs] = left[mine]
+    output = "".join(label for label in left + right if (label in left) != (label in right))
+    return contract([(one, "".join(left)), (other, "".join(right))], output)
+
+
+@TABLE.rule(aten.kron.default)
+def kron(call: Call) -> Layouts:
+    """y[i·n + j] = x[i] z[j] along every dimension, aligned at the last."""
+    x, z = call.operand("self").rows, call.operand("other").rows
+    missing = len(z) - len(x)
+    return one_row_each(tuple(a + b for a, b in zip(((),) * missing + x, ((),) * -missing + z, strict=True)))
+
+
 @TABLE.rule(aten.outer.default)
 def outer(call: Call) -> Layouts:
     """y[i, j] = x[i] z[j]."""
@@ -107,9 +134,16 @@ def outer(call: Call) -> Layouts:
 
 @TABLE.rule(aten.einsum.default)
 def einsum(call: Call) -> Layouts:
-    """Explicit equations without an ellipsis."""
+    """Explicit equations; an ellipsis stands for the dimensions that are not named, aligned at the last of them."""
     equation = str(call.argument("equation")).replace(" ", "")
-    if "..." in equation or "->" not in equation:
-        raise NotRowLocal(f"einsum {equation!r} leaves labels implicit; write every label and the output")
+    if "->" not in equation:
+        raise NotRowLocal(f"einsum {equation!r} leaves the output implicit; write every label of it")
     inputs, output = equation.split("->")
-    return contract(list(zip(call.operands(), inputs.split(","), strict=True)), output)
+    unnamed = "".join(letter for letter in ascii_letters if letter not in equation)
+    operands, longest = [], ""
+    for operand, labels in zip(call.operands(), inputs.split(","), strict=True):
+        rank = operand.rank - len(labels.replace("...", ""))
+        ellipsis = unnamed[len(unnamed) - rank :]
+        longest = max(longest, ellipsis, key=len)
+        operands.append((operand, labels.replace("...", ellipsis)))
+    return contract(operands, output.replace("...", longest))

@@ -42,6 +42,18 @@ def group_norm(call: Call) -> Layouts:
     return _per_channel(call, x, ("weight", "bias"))
 
 
+@TABLE.rule(aten.instance_norm.default)
+def instance_norm(call: Call) -> Layouts:
+    """Statistics over everything behind the channels, for each index of dimensions 0 and 1, or those it was given."""
+    x = call.operand("input")
+    if not call.argument("use_input_stats"):
+        return _per_channel(call, x, ("weight", "bias", "running_mean", "running_var"))
+    if call.argument("running_mean") is not None:
+        raise NotRowLocal(f"{call.name} in training mode writes its running statistics")
+    call.require_row_local(x, range(2, x.rank), call.name)
+    return _per_channel(call, x, ("weight", "bias"))
+
+
 @TABLE.rule(aten.batch_norm.default)
 def batch_norm(call: Call) -> Layouts:
     """With running statistics it is an affine map per channel; with batch statistics it mixes every row."""
@@ -69,7 +81,6 @@ def batch_norm_inference(call: Call) -> Layouts:
     aten._native_batch_norm_legit.no_stats,
     aten._native_batch_norm_legit_functional.default,
     aten.native_batch_norm.default,
-    aten.instance_norm.default,
 )
 def batch_statistics(call: Call) -> Layouts:
     raise NotRowLocal(f"{call.name} takes its statistics over more than one row")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..rows import Dim, Rows, feature, varying
-from .table import Call, Layouts, Operand, Overload, RuleTable
+from ..rows import Dim, Rows, broadcast, feature, varying
+from .table import Call, Layouts, NotRowLocal, Operand, Overload, RuleTable
 
 aten = torch.ops.aten
 TABLE = RuleTable("reduction")
@@ -38,8 +38,9 @@ def _each_output(call: Call, rows: Rows) -> Layouts:
         "all.dims", "var.correction", "var.dim", "var.default", "std.correction", "std.dim", "std.default",
         "var_mean.correction", "var_mean.dim", "var_mean.default", "std_mean.correction", "std_mean.dim",
         "std_mean.default", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype",
-        "linalg_vector_norm.default", "nansum.default", "nanmean.default", "median.dim", "median.default",
-        "nanmedian.dim", "mode.default", "kthvalue.default", "count_nonzero.dim_IntList", "count_nonzero.default",
+        "linalg_vector_norm.default", "linalg_norm.default", "nansum.default", "nanmean.default", "median.dim",
+        "median.default", "nanmedian.dim", "mode.default", "kthvalue.default", "quantile.scalar",
+        "count_nonzero.dim_IntList", "count_nonzero.default",
     )
 )  # fmt: skip
 def reduce(call: Call) -> Layouts:
@@ -49,6 +50,16 @@ def reduce(call: Call) -> Layouts:
     dims = dims or list(range(x.rank))
     call.require_row_local(x, dims if x.rank else [], call.name)
     return _each_output(call, _reduced(x, dims, bool(call.arguments.get("keepdim", False))))
+
+
+@TABLE.rule(aten.cosine_similarity.default)
+def cosine_similarity(call: Call) -> Layouts:
+    """Of two values broadcast together, along `dim`."""
+    x = call.operand("x1")
+    both = Operand(x.node, broadcast([x.rows, call.operand("x2").rows]), x.value)
+    dim = int(call.argument("dim"))
+    call.require_row_local(both, [dim], call.name)
+    return _reduced(both, [dim], keep=False)
 
 
 @TABLE.rule(
@@ -89,6 +100,17 @@ def topk(call: Call) -> Layouts:
     dim = int(call.argument("dim"))
     call.require_row_local(x, [dim] if x.rank else [], call.name)
     return [_resized(call, x, dim, 0), _resized(call, x, dim, 1)]
+
+
+@TABLE.rule(aten.diff.default)
+def diff(call: Call) -> Layouts:
+    """x[i + 1] − x[i] along `dim`."""
+    x = call.operand("self")
+    if call.argument("prepend") is not None or call.argument("append") is not None:
+        raise NotRowLocal(f"{call.name} with other values in front or behind")
+    dim = int(call.argument("dim"))
+    call.require_row_local(x, [dim], call.name)
+    return _resized(call, x, dim)
 
 
 @TABLE.rule(aten.glu.default)

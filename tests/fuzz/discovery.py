@@ -78,7 +78,8 @@ def token_only(node: Node, observed: Sequence[Influence], relative: float) -> bo
 def _reading(changed: dict[tuple[str, Position], Tensor]) -> dict[int, tuple[int, tuple[tuple[str, Position], ...]]] | None:
     """For each element that varies: its feature, and the position of each input it reads; None where that is not one each.
 
-    Every position has equally many elements, and they come in the order of the positions.
+    Every position has equally many elements, in the order of the positions, and what never varies is as much of each
+    position: padding along the positions belongs to none, and where it stands depends on how many there are.
     """
     names = [
         name
@@ -101,7 +102,24 @@ def _reading(changed: dict[tuple[str, Position], Tensor]) -> dict[int, tuple[int
         return None
     if not all(_ordered([(dict(key)[name], places[0]) for key, places in found.items()]) for name in names):
         return None
+    firsts = sorted(places[0] for places in found.values())
+    constant = set(range(next(iter(changed.values())).numel())) - set(rows)
+    if not _tiled(constant, [first - firsts[0] for first in firsts]):
+        return None
     return {place: (number, key) for key, places in found.items() for number, place in enumerate(places)}
+
+
+def _tiled(places: set[int], steps: Sequence[int]) -> bool:
+    """Whether `places` are shifted copies of `steps`, which begin with 0, without overlap."""
+    left = sorted(places, reverse=True)
+    while places:
+        start = left.pop()
+        if start in places:
+            copy = {start + step for step in steps}
+            if not copy <= places:
+                return False
+            places = places - copy
+    return True
 
 
 def _ordered(firsts: Sequence[tuple[Position, int]]) -> bool:
