@@ -299,6 +299,13 @@ CHECKS: tuple[Check, ...] = (
         "rule_of_classes_off_by_one",
     ),
     Check(
+        "decisions behind tables",
+        "what tables decide falls for every row as the original decides it, in the same layouts",
+        "^decision ",
+        _instead(verify, "check_decisions", _says(([], []))),
+        "near_tie_decided_otherwise",
+    ),
+    Check(
         "ids outside the domain",
         "raise what they raised",
         "^.*outside the domain",

@@ -1,4 +1,4 @@
-"""The three small models, each captured once in a process, with the calls that complete outputs are compared on."""
+"""The small models, each captured once in a process, with the calls that complete outputs are compared on."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class Sampler(nn.Module):
 
 
 @torch.library.custom_op("foldfx_mutants::rounded", mutates_args=())
-def rounded(x: Tensor) -> Tensor:
-    """Hands its operand on; where there is one row, 2¹² ulp further: a kernel that rounds otherwise for small calls."""
+def rounded(x: Tensor, ulps: int) -> Tensor:
+    """Hands its operand on; where there is one row, some ulps further: a kernel that rounds otherwise for small calls."""
     one_row = x.numel() == x.shape[-1]
-    return (x.contiguous().view(torch.int32) + (4096 if one_row else 0)).view(torch.float32)
+    return (x.contiguous().view(torch.int32) + (ulps if one_row else 0)).view(torch.float32)
 
 
 @rounded.register_fake
-def _(x: Tensor) -> Tensor:
+def _(x: Tensor, ulps: int) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -108,8 +108,22 @@ class Rounder(nn.Module):
         self.words = nn.Embedding(VOCABULARY, 8 * OUT)
 
     def forward(self, ids: Tensor) -> Tensor:
-        result: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2))
+        result: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4096)
         return result
+
+
+class Chooser(nn.Module):
+    """Scores that one row alone has a few ulps higher, far within the limits, and a threshold that one score is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, 8 * OUT)
+        with torch.no_grad():
+            self.words.weight[-1].unflatten(-1, (8, OUT))[:, 0] = 0.5
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        scores: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4)
+        return scores.cumsum(1), scores > 0.5
 
 
 @dataclass(frozen=True)
@@ -141,6 +155,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[foldfx.Exampl
     "reader": (Reader, lambda: [_read(2, 4), _read(5)], True),
     "sampler": (Sampler, lambda: [_sample(), _sample()], False),
     "rounder": (Rounder, lambda: [_round(3), _round(4)], True),
+    "chooser": (Chooser, lambda: [_round(3), _round(4)], True),
 }
 """How each is made, its calls, and whether sizes are symbolic."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from .checks import CHECKS
+from .models import MODELS
 from .running import NAMES, mutant, seen
 
 FILE = Path(__file__).parents[3] / "docs" / "soundness.md"
@@ -14,7 +15,7 @@ FILE = Path(__file__).parents[3] / "docs" / "soundness.md"
 _HEAD = """# Which check rejects which mutant
 
 `tests/mutants/` holds {mutants} passes that are wrong on purpose, one file each. Each runs through the real pipeline on one
-of three small models and must be rejected by the check named here; then the printed graph and every bit of the state,
+of {models} small models and must be rejected by the check named here; then the printed graph and every bit of the state,
 the model's and the program's, are what they were before (but for the one mutant that writes through numpy, which is
 named, not undone). Each of the {checks} checks proves its worth: with it taken out, the mutant named beside it survives.
 
@@ -40,7 +41,7 @@ Checks 1–{structural} look at what one pass did and end the run at the first r
 def table() -> str:
     """The document, after running every mutant."""
     numbers = {check.name: number for number, check in enumerate(CHECKS, 1)}
-    text = _HEAD.format(mutants=len(NAMES), checks=len(CHECKS))
+    text = _HEAD.format(mutants=len(NAMES), models=len(MODELS), checks=len(CHECKS))
     text += "".join(f"| {numbers[each.name]} | {each.name} | {each.what} | {_said(each.only)} |\n" for each in CHECKS)
     text += _MIDDLE.format(structural=numbers["exceptions"] - 1)
     text += f"| mutant | model | {' | '.join(str(number) for number in numbers.values())} |\n"
