@@ -46,7 +46,8 @@ def capture(
         kwargs: keyword arguments of that call.
         tokens: the inputs that carry token ids; None infers them.
         dynamic: True makes every dynamic size export can prove symbolic (0 and 1 included where it can); False fixes
-            all sizes; a mapping is handed to `torch.export` as `dynamic_shapes`.
+            all sizes; a mapping is handed to `torch.export` as `dynamic_shapes`, and sizes below its ranges (2 for
+            `Dim.AUTO`) are refused by the folded program.
 
     Returns:
         The program. Parameters are shared with `model`; buffers that the program writes are its own copies.

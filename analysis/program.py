@@ -105,6 +105,11 @@ class Program:
     def graph(self) -> Graph:
         return self.module.graph
 
+    def least_size(self, size: int | torch.SymInt) -> int:
+        """The smallest value that the capture allows for a symbolic size; 0 for a number or an expression of symbols."""
+        span = self.dynamic.get(str(size))
+        return int(span.partition("[")[2].partition(",")[0]) if span is not None else 0
+
     def text(self) -> str:
         """The graph as readable code: deterministic, byte-identical for identical graphs."""
         return str(self.module.print_readable(print_output=False))

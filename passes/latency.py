@@ -46,25 +46,27 @@ def work(node: Node, facts: Facts) -> int:
         return 0
     if node.target not in _CONTRACTIONS:
         return row_bytes_of(node, facts)
-    return sum(int(factor.numel()) * (2 + int(factor.element_size())) for factor in _stored_factors(node, facts))
+    return sum(_elements(each, facts) * (2 + each.meta["val"].element_size()) for each in _stored_factors(node, facts))
 
 
 def multiply_adds(node: Node, facts: Facts) -> int:
     """Multiplications with stored matrices that computing a value for one token takes."""
-    return sum(int(f.numel()) for f in _stored_factors(node, facts) if f.dim() > 1) if node.target in _CONTRACTIONS else 0
+    factors = _stored_factors(node, facts) if node.target in _CONTRACTIONS else []
+    return sum(_elements(each, facts) for each in factors if each.meta["val"].dim() > 1)
 
 
-def _stored_factors(node: Node, facts: Facts) -> list[torch.Tensor]:
-    return [o.meta["val"] for o in node.all_input_nodes if facts[o].constant and isinstance(o.meta.get("val"), torch.Tensor)]
+def _stored_factors(node: Node, facts: Facts) -> list[Node]:
+    return [o for o in node.all_input_nodes if facts[o].constant and isinstance(o.meta.get("val"), torch.Tensor)]
 
 
 def row_bytes_of(node: Node, facts: Facts) -> int:
     """Bytes of a value for one token."""
-    rows = facts[node].rows
-    if rows is None:
-        return 0
-    elements = prod(int(atom.size) for dim in rows for atom in dim if is_static(atom))
-    return elements * int(node.meta["val"].element_size())
+    return _elements(node, facts) * int(node.meta["val"].element_size()) if facts[node].rows is not None else 0
+
+
+def _elements(node: Node, facts: Facts) -> int:
+    """Of a value for one token; sizes of the inputs are no matter, and none is fixed by asking for it."""
+    return prod(int(atom.size) for dim in facts[node].rows or () for atom in dim if is_static(atom))
 
 
 def fastest_cut(

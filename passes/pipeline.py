@@ -339,7 +339,18 @@ def _install_guards(program: Program, verification: Verification) -> None:
     reachable = {name: (places[name], _mask(domain)) for name, domain in program.tokens.items() if domain.reachable is not None}
     absent = [(name, places[name]) for name in places if program.input_nodes()[places[name]].meta["val"] is None]
     sizes = program.module.get_submodule(GUARDS)
-    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable, absent))
+    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable, absent, _least_sizes(program)))
+
+
+def _least_sizes(program: Program) -> list[tuple[str, int, int, int, int]]:
+    """Of every size that the capture did not follow down to 0: the input, its place and rank, the dimension, the least."""
+    found = []
+    for place, node in enumerate(program.input_nodes()):
+        shape = node.meta["val"].shape if isinstance(node.meta["val"], torch.Tensor) else ()
+        for dim, size in enumerate(shape):
+            if least := program.least_size(size):
+                found.append((node.name, place, len(shape), dim, least))
+    return found
 
 
 def _mask(domain: Domain) -> torch.Tensor:

@@ -16,13 +16,14 @@ class InputGuards(nn.Module):
     """Refuses calls the program was not captured and verified for.
 
     Export checks sizes and specialised numbers, but not the number of dimensions: a graph with `softmax(dim=1)` runs
-    on ids of another rank and means something else there.
+    on ids of another rank and means something else there. Nor does it check that a size it took for 2 or more is.
 
     Args:
         sizes: export's own guard module, called with every input.
         ranks: for each token input its place among the inputs, and the numbers of dimensions admitted.
         reachable: for token inputs whose tables hold only some ids, their place and a bool mask [V] of those.
         absent: the names and places of the inputs that were None at capture, which export does not check.
+        least: (name, place, rank, dimension, least size) where a size of an input of that rank may not be smaller.
     """
 
     _is_impure = True  # torch.fx: a call that dead-code elimination keeps
@@ -33,12 +34,14 @@ class InputGuards(nn.Module):
         ranks: Mapping[str, tuple[int, frozenset[int]]],
         reachable: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
         absent: Collection[tuple[str, int]] = (),
+        least: Collection[tuple[str, int, int, int, int]] = (),
     ) -> None:
         super().__init__()
         self.sizes = sizes
         self.ranks = dict(ranks)
         self.reachable = dict(reachable)
         self.absent = tuple(absent)
+        self.least = tuple(least)
         self.eval()
 
     def forward(self, *inputs: Any) -> None:
@@ -50,8 +53,8 @@ class InputGuards(nn.Module):
                 tracing; such an id then raises where it is looked up.
             AutocastError: autocast is on.
             TrainingModeError: the program is in training mode.
-            AssertionError: a size or number differs from what was captured (raised by export's guards), or an input that
-                was None is not.
+            AssertionError: a size or number differs from what was captured (raised by export's guards too), or an input
+                that was None is not.
         """
         if self.training:
             raise TrainingModeError(
@@ -69,6 +72,14 @@ class InputGuards(nn.Module):
                 raise TokenRankError(
                     f"token input {name} has {ids.dim()} dimensions; this program was captured and verified for "
                     f"{sorted(admitted)}. Reshape the ids, or give an example with that many dimensions"
+                )
+        for name, place, rank, dim, least in self.least:
+            value = inputs[place]
+            if isinstance(value, torch.Tensor) and value.dim() == rank and value.shape[dim] < least:
+                raise AssertionError(
+                    f"input {name} has size {value.shape[dim]} in dimension {dim}; this program was captured for "
+                    f"sizes from {least} on, and a smaller one may mean something else. Capture it with dynamic=True, or "
+                    "with an example of that size"
                 )
         if not torch.compiler.is_compiling():
             _refuse_autocast(inputs)

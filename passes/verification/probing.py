@@ -53,7 +53,7 @@ def probe_small_sizes(
     symbols = {size_expression(s) for name in candidate.tokens for s in inputs[name].shape if static_size(s) is None}
     for symbol in sorted(symbols, key=str):
         for size in (0, 1):
-            if size < _least(candidate, str(symbol)):
+            if size < candidate.least_size(symbol):
                 continue
             probe = resized(candidate, example, symbol, size)
             reference, answer = observe(original, probe), observe_program(candidate, probe)
@@ -64,12 +64,6 @@ def probe_small_sizes(
                 call = f"example 0 with size {symbol} = {size}"
                 wrong.extend(counterexamples(compare_calls(reference, answer, limits), call, probe, candidate)[:1])
     return wrong
-
-
-def _least(candidate: Program, symbol: str) -> int:
-    """The smallest size the capture allows for a symbol."""
-    text = candidate.dynamic.get(symbol, "VR[2, int_oo]")
-    return int(text.partition("[")[2].partition(",")[0])
 
 
 def admitted_ranks(

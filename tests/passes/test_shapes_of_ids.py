@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import foldfx
 from foldfx.errors import TokenRankError
@@ -101,6 +103,27 @@ def test_a_rank_that_was_verified_is_admitted(pair: Folded) -> None:
     assert result.report.to_dict()["verification"]["ranks"] == {"ids": [0, 1, 2, 3]}
     with pytest.raises(TokenRankError, match="4 dimensions"):
         result.module(torch.zeros(1, 1, 1, 1, dtype=torch.int64))
+
+
+class OneIsSpecial(Softmax):
+    """One sentence means something else; a capture for sizes from 2 on has only the other branch."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).cumsum(1) * (2.0 if ids.shape[0] == 1 else 1.0)
+
+
+@pytest.mark.parametrize("size", [Dim.AUTO, Dim("size", min=2)], ids=["AUTO", "from 2 on"])
+def test_a_size_below_the_captured_range_is_refused(size: Any, agree: Agree) -> None:
+    """Export itself does not check that a size it took for 2 or more is."""
+    model = OneIsSpecial(-1)
+    example = foldfx.Example((torch.randint(VOCABULARY, (3, 5)),))
+    result = foldfx.compile(model, [example], dynamic={"ids": {0: size}})
+    assert result.accepted
+    for count in (2, 6):
+        ids = torch.randint(VOCABULARY, (count, 5))
+        agree(model(ids), result.module(ids))
+    with pytest.raises(AssertionError, match="ids has size 1 in dimension 0; this program was captured for sizes from 2 on"):
+        result.module(torch.randint(VOCABULARY, (1, 5)))
 
 
 class WithHidden(Softmax):

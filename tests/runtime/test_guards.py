@@ -56,6 +56,17 @@ def test_inputs_that_were_none_stay_so() -> None:
         guards(torch.zeros(1), torch.zeros(1))
 
 
+@pytest.mark.parametrize(("shape", "admitted"), [((2, 1), True), ((1, 2), False), ((0, 2), False), ((1,), True)])
+def test_sizes_below_the_captured_ones_are_refused(shape: tuple[int, ...], admitted: bool) -> None:
+    """In the rank they were captured in; another rank that was verified has other dimensions."""
+    guards = InputGuards(Sizes(), {}, least=[("words", 0, 2, 0, 2)])
+    if admitted:
+        guards(torch.zeros(shape))
+        return
+    with pytest.raises(AssertionError, match=rf"input words has size {shape[0]} in dimension 0; .* sizes from 2 on"):
+        guards(torch.zeros(shape))
+
+
 def test_training_mode_is_refused() -> None:
     guards = InputGuards(Sizes(), {})
     guards(torch.zeros(1))
