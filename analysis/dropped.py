@@ -20,8 +20,8 @@ def refuse_dropped(graph: Graph, inputs: frozenset[str]) -> None:
         inputs: names of the placeholders that are inputs of the call.
 
     Raises:
-        CaptureError: with the operation, its line and the way out. A dead lookup is no reason where a live one of the same
-            ids has no more rows; by what class of exception they refuse others is compared when outputs are.
+        CaptureError: with the operation, its line and the way out. A dead lookup is no reason where a live one refuses
+            the same ids in the same way.
     """
     needed = _needed(graph)
     for node in graph.nodes:
@@ -31,13 +31,14 @@ def refuse_dropped(graph: Graph, inputs: frozenset[str]) -> None:
                 "so all later ones would be others; remove the call"
             )
     lookups, reached = table_lookups(graph), origins(graph)
-    alive = [lookup for lookup in lookups if lookup.node in needed]
-    for lookup in lookups:
+    alive = {place: lookup for place, lookup in enumerate(lookups) if lookup.node in needed}
+    for place, lookup in enumerate(lookups):
         from_inputs = reached[lookup.index][0] & inputs
-        if lookup.node not in needed and from_inputs and not any(_raises_for_all_of(each, lookup, reached) for each in alive):
+        covered = any(_refuses_as_well(each, lookup, reached, at < place) for at, each in alive.items())
+        if lookup.node not in needed and from_inputs and not covered:
             raise CaptureError(
                 f"forward looks up {lookup} and does not use the result. The graph would not look it up, so ids outside it "
-                "would no longer raise; remove the call"
+                "would no longer raise, or raise another exception; remove the call"
             )
 
 
@@ -58,7 +59,11 @@ def _draws(node: Node) -> bool:
     return all(arguments.get(name, True) for name in ("train", "training"))
 
 
-def _raises_for_all_of(alive: TableLookup, dead: TableLookup, reached: Mapping[Node, tuple[frozenset[str], bool]]) -> bool:
-    """`alive` is read at the same ids, and has no more rows."""
+def _refuses_as_well(
+    alive: TableLookup, dead: TableLookup, reached: Mapping[Node, tuple[frozenset[str], bool]], earlier: bool
+) -> bool:
+    """`alive` is read at the same ids, has no more rows, and refuses those ids in the same way, or before `dead` is asked."""
     moved_only = reached[alive.index][1] and reached[alive.index] == reached[dead.index]
-    return (alive.index is dead.index or moved_only) and alive.rows <= dead.rows
+    alike = alive.bounds == dead.bounds or (alive.bounds, dead.bounds) == ("embedding", "index")
+    first = earlier and alive.bounds != "index"  # which takes negative ids
+    return (alive.index is dead.index or moved_only) and alive.rows <= dead.rows and (alike or first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -17,6 +18,14 @@ from .provenance import where
 aten = torch.ops.aten
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+_BOUNDS: dict[Any, str] = {
+    aten.embedding.default: "embedding",
+    aten.index_select.default: "embedding",
+    aten.index.Tensor: "index",
+    aten.gather.default: "gather",
+    aten.one_hot.default: "gather",
+}
 
 # Operations under which an index is still the same id: only where it lies, or its integer width, changes.
 _SHAPE_ONLY = frozenset(
@@ -88,6 +97,11 @@ class TableLookup:
     node: Node
     index: Node
     rows: int
+
+    @property
+    def bounds(self) -> str:
+        """What an id outside the table does, in the terms of `runtime.BOUNDS`."""
+        return _BOUNDS[self.node.target]
 
     def __str__(self) -> str:
         return f"{self.node.name} ({self.rows} rows, {where(self.node)})"

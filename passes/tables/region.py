@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import sympy
 import torch
@@ -22,15 +21,6 @@ from ...runtime.lookup import LOOKUP
 aten = torch.ops.aten
 
 _SPLITS = (aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
-
-# What an id outside the table does, by the operation that reads it, in the terms of `runtime.BOUNDS`.
-_BOUNDS: dict[Any, str] = {
-    aten.embedding.default: "embedding",
-    aten.index_select.default: "embedding",
-    aten.index.Tensor: "index",
-    aten.gather.default: "gather",
-    aten.one_hot.default: "gather",
-}
 
 STORED_READS = (aten.embedding.default, aten.index_select.default, aten.index.Tensor, LOOKUP)
 """Operations that, on stored state and the ids alone, are a table read already."""
@@ -186,7 +176,7 @@ class Region:
         inside = ancestors(nodes)
         lookups = [each for each in table_lookups(self.program.graph) if each.node in inside and self.contains(each.index)]
         lookups = [each for each in lookups if unmoved(each.index) in self.inputs] or lookups
-        kinds = {_BOUNDS[each.node.target] for each in lookups}
+        kinds = {each.bounds for each in lookups}
         if "gather" in kinds and kinds != {"gather"}:
             names = ", ".join(each.node.name for each in lookups)
             raise RegionError(f"the lookups {names} raise different exceptions for ids outside the domain")

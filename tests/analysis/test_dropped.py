@@ -32,7 +32,7 @@ class Model(nn.Module):
 
 
 LOOKUP, RANDOM = (
-    "and does not use the result.* ids outside it would no longer raise; remove the call",
+    "and does not use the result.* ids outside it would no longer raise, or raise another exception; remove the call",
     "it does not use.*remove",
 )
 NOTICED: dict[str, tuple[Compute, str]] = {
@@ -40,6 +40,7 @@ NOTICED: dict[str, tuple[Compute, str]] = {
     "behind other dead calls": (lambda m, ids: m.smaller(ids).sin().sum(), r"5 rows.*" + LOOKUP),
     "ids behind a slice": (lambda m, ids: m.larger.weight.gather(0, ids[:, :1].expand(-1, 4)), r"gather \(20 rows.*" + LOOKUP),
     "other ids": (lambda m, ids: m.larger(ids + 15), r"20 rows.*" + LOOKUP),
+    "another exception": (lambda m, ids: F.one_hot(ids, 9), r"one_hot \(9 rows.*" + LOOKUP),
     "random": (lambda m, ids: torch.rand(3), r"draws random numbers it does not use: rand .*remove the call"),
     "dropout": (lambda m, ids: F.dropout(torch.ones(3), 0.5, training=True), "draws random numbers .*" + RANDOM),
 }
@@ -57,6 +58,7 @@ UNNOTICED: dict[str, Compute] = {
     "as many rows": lambda m, ids: m.embedding(ids),
     "more rows": lambda m, ids: m.larger(ids),
     "the same ids, moved": lambda m, ids: m.larger(ids.flatten()),
+    "negative ids": lambda m, ids: m.larger.weight[ids],
     "constant ids": lambda m, ids: m.places(torch.arange(3)),
     "no lookup": lambda m, ids: (ids + 1).float().softmax(-1),
     "dropout switched off": lambda m, ids: F.dropout(torch.ones(3), 0.5, training=False),
@@ -75,6 +77,34 @@ def test_a_dead_call_that_nobody_would_notice_is_dropped(case: str) -> None:
             except IndexError as error:
                 outcomes.append(type(error))
         assert outcomes[0] == outcomes[1]
+
+
+class Gathers(nn.Module):
+    """Reads the rows by `gather`, which raises another exception than an embedding does, before or after a dead lookup."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.embedding, self.first = nn.Embedding(9, 4), first
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if not self.first:
+            self.embedding(ids)
+        rows = self.embedding.weight.gather(0, ids[:, None].expand(-1, 4))
+        if self.first:
+            self.embedding(ids)
+        return rows
+
+
+def test_a_dead_lookup_is_refused_where_its_exception_would_come_first() -> None:
+    ids = torch.tensor([1, 2, 3])
+    with pytest.raises(CaptureError, match=r"embedding \(9 rows, module embedding, .*" + LOOKUP):
+        foldfx.capture(Gathers(first=False), (ids,), dynamic=False)
+    model = Gathers(first=True)
+    program = foldfx.capture(model, (ids,), dynamic=False)
+    for module in (model, program.module):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            module(ids + 8)
 
 
 def test_a_model_that_fails_on_the_example_says_so_first() -> None:

@@ -22,7 +22,7 @@ from .trial import Tally, Trial
 MODELS = int(os.environ.get("FOLDFX_FUZZ_MODELS", "200"))
 SEED = int(os.environ.get("FOLDFX_FUZZ_SEED", "0"))
 PARTS = 4
-COMPLETE = 0.85
+COMPLETE = 0.95
 TOGETHER = 10
 """Models captured together, at most; half as many on average."""
 
