@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -34,6 +34,7 @@ from .passes.tables.tabulate import Progress, silent
 from .passes.verification.counterexample import Counterexample
 from .passes.verification.evidence import Verification
 from .passes.verification.validity import Evidence, Validity
+from .runtime import ObservedProgram
 from .runtime.route_file import RouteFile
 
 Objective = Literal["storage", "latency", "routes"]
@@ -46,12 +47,13 @@ class Result:
     It keeps the original model and the run, which `validity` and `revalidate` need; keep only `.module` to free them.
 
     Attributes:
-        module: the folded model, or the captured original where nothing was accepted; called like the example.
+        module: the folded model, or the captured original where nothing was accepted; called like the example. Where there
+            are observables, calls set them on it at their paths.
         accepted: whether anything was folded and verified.
         report: what was done, refused and shown, at compile time.
     """
 
-    module: GraphModule
+    module: GraphModule | ObservedProgram
     accepted: bool
     report: Report
     _run: Run = field(repr=False, compare=False)
@@ -102,7 +104,7 @@ class Result:
         """Whether the evidence still holds for `module` and the original model, as they are now.
 
         Looked at when asked, never on a call: every tensor of both is hashed anew, at about 1 GB/s. Not looked at are
-        the original's Python code, and the contents of buffers that a call writes.
+        the original's Python code, and the contents of buffers and observables that a call writes.
 
         Returns:
             `stale`: contents, dtype, shape, device or presence of a tensor, or a plain attribute or class of a submodule,
@@ -142,6 +144,7 @@ def compile(
     pipeline: Pipeline | None = None,
     owner: nn.Module | None = None,
     dynamic: bool | DynamicShapes = True,
+    observables: Collection[str] = (),
     time_budget: float | None = None,
     probe_contexts: int | None = None,
     progress: Progress = silent,
@@ -159,7 +162,7 @@ def compile(
         max_table_bytes: the budget of the latency objective, and one for the tables of each router under "routes".
         pipeline: the passes to run; None for the default ones.
         owner: a model that encloses `model` and may hold its state; what it holds is not counted as freed.
-        dynamic: as in `capture`.
+        dynamic, observables: as in `capture`. Observables are compared like outputs, and calls of the result set them.
         time_budget: seconds for checking each rewrite's tables one row at a time; beyond them a stratified sample and the
             rows that deviated most are checked, and the report says so. None: every row.
         probe_contexts: calls that the search for near ties of contextual decisions evaluates; None for 1,024.
@@ -183,9 +186,11 @@ def compile(
     chosen = pipeline or Pipeline(passes, time_budget=time_budget, probe_contexts=contexts)
     calls = as_examples(examples)
     traced = max(calls, key=_smallest_size)
-    program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic)
+    program = capture(model, traced.args, traced.kwargs, tokens=tokens, dynamic=dynamic, observables=observables)
     run = chosen.run(program, calls, original=model, owner=owner, progress=progress)
-    return Result(run.program.module, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
+    module = run.program.module
+    called = ObservedProgram(module, tuple(program.observables)) if program.observables else module
+    return Result(called, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
 
 
 def pass_for(objective: str, max_table_bytes: int | None) -> Pass:
@@ -210,11 +215,12 @@ def analyze(
     *,
     tokens: Iterable[TokenInput] | None = None,
     dynamic: bool | DynamicShapes = True,
+    observables: Collection[str] = (),
 ) -> Facts:
     """What every value of a model depends on; nothing is rewritten.
 
     Args:
-        model, args, kwargs, tokens, dynamic: as in `capture`.
+        model, args, kwargs, tokens, dynamic, observables: as in `capture`.
 
     Returns:
         The facts; `facts.explain(node)` prints a proof or a refusal with file:line.
@@ -222,7 +228,7 @@ def analyze(
     Raises:
         CaptureError, ExampleError, TokenInputError: as in `capture`.
     """
-    return analyze_program(capture(model, args, kwargs, tokens=tokens, dynamic=dynamic))
+    return analyze_program(capture(model, args, kwargs, tokens=tokens, dynamic=dynamic, observables=observables))
 
 
 def _smallest_size(example: Example) -> int:
@@ -239,6 +245,7 @@ def _report_data(run: Run) -> dict[str, Any]:
     decisions = find_decisions(run.captured, facts)
     return {
         "status": run.status,
+        "observables": list(run.captured.observables),
         "tokens": {name: _domain_data(domain) for name, domain in run.captured.tokens.items()},
         "storage": {"before": asdict(run.before), "after": asdict(run.after)},
         "outcomes": [outcome.to_dict() for outcome in run.outcomes],

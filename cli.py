@@ -21,6 +21,7 @@ from .cli_inputs import (
     Factory,
     MaxTableBytes,
     Objective,
+    Observables,
     Reproducer,
     Static,
     TimeBudget,
@@ -54,13 +55,16 @@ def analyze_command(
     examples: Examples,
     weights: Weights = None,
     token: Tokens = None,
+    observable: Observables = None,
     node: Annotated[str | None, typer.Option(help="Explain this value: its proof, or why it is refused.")] = None,
     as_json: AsJson = False,
     static: Static = False,
 ) -> None:
     """Say what every value of a model depends on; change nothing."""
     model, calls = built_model(factory, weights), loaded_examples(examples)
-    facts = analyze(model, calls[0].args, calls[0].kwargs, tokens=parsed_tokens(token), dynamic=not static)
+    facts = analyze(
+        model, calls[0].args, calls[0].kwargs, tokens=parsed_tokens(token), dynamic=not static, observables=observable or ()
+    )
     if node is not None:
         print(facts.explain(node))
     elif as_json:
@@ -75,6 +79,7 @@ def compile_command(
     examples: Examples,
     weights: Weights = None,
     token: Tokens = None,
+    observable: Observables = None,
     objective: Objective = "storage",
     max_table_bytes: MaxTableBytes = None,
     fuel: Annotated[int | None, typer.Option(help="The largest number of rewrites.")] = None,
@@ -89,7 +94,15 @@ def compile_command(
     pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget)
     with progress_bars() as progress:
         model, calls = built_model(factory, weights), loaded_examples(examples)
-        result = compile(model, calls, tokens=parsed_tokens(token), pipeline=pipeline, dynamic=not static, progress=progress)
+        result = compile(
+            model,
+            calls,
+            tokens=parsed_tokens(token),
+            pipeline=pipeline,
+            dynamic=not static,
+            observables=observable or (),
+            progress=progress,
+        )
     _show(result, as_json)
     _reproduce(result, reproducer)
     if result.status == "rolled_back":
@@ -102,13 +115,16 @@ def bisect_command(
     examples: Examples,
     weights: Weights = None,
     token: Tokens = None,
+    observable: Observables = None,
     reproducer: Reproducer = None,
     static: Static = False,
 ) -> None:
     """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
     with progress_bars() as progress:
         model, calls = built_model(factory, weights), loaded_examples(examples)
-        result = compile(model, calls, tokens=parsed_tokens(token), dynamic=not static, progress=progress)
+        result = compile(
+            model, calls, tokens=parsed_tokens(token), dynamic=not static, observables=observable or (), progress=progress
+        )
     for trial in result.report.data["trials"]:
         print(f"{', '.join(trial['rewrites']) or 'no rewrite'}: {trial['why'] or 'agrees'}")
     for outcome in result.report.data["outcomes"]:

@@ -53,9 +53,8 @@ class AttributeWatch:
                 if name not in now or fingerprint(now[name]) != self._before.get((path, name)):
                     found.append(f"{path}.{name}".lstrip("."))
             for name in now.keys() - held.keys():
-                object.__delattr__(module, name)
-            for name, value in held.items():
-                object.__setattr__(module, name, value)
+                del vars(module)[name]
+            vars(module).update(held)
         for content in self._content:
             content.restore()
         found += self._restore_registered()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -16,11 +16,12 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule
 
 from .._torch import static_size, storage_key, tree_map
-from ..errors import CaptureError, ExampleError
+from ..errors import CaptureError
 from .attributes import AttributeWatch
 from .audit import audit
 from .dropped import refuse_dropped
 from .example import Example
+from .observables import Observed, measure_observables, observed, underlying
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, named_state, own_written_buffers
 from .surroundings import SurroundingsWatch
 from .tokens import TokenInput, token_domains
@@ -35,12 +36,12 @@ def capture(
     *,
     tokens: Iterable[TokenInput] | None = None,
     dynamic: bool | DynamicShapes = True,
+    observables: Collection[str] = (),
 ) -> Program:
     """Trace a model to the functional ATen graph that passes work on.
 
     Args:
-        model: in eval mode, without hooks. It is run once on the example; what it leaves in attributes and buffers is
-            put back.
+        model: in eval mode, without hooks. It is run on the example; what it leaves in attributes and buffers is put back.
         args: positional arguments of one call; sizes of 0 or 1 are specialised by export, so give an example with two
             or more rows.
         kwargs: keyword arguments of that call.
@@ -48,9 +49,12 @@ def capture(
         dynamic: True makes every dynamic size export can prove symbolic (0 and 1 included where it can); False fixes
             all sizes; a mapping is handed to `torch.export` as `dynamic_shapes`, and sizes below its ranges (2 for
             `Dim.AUTO`) are refused by the folded program.
+        observables: attributes that forward writes, as "layers.3.mlp.router_logits"; any other attribute it writes is
+            refused. Their values are tensors, numbers, strings, None, or trees of these.
 
     Returns:
-        The program. Parameters are shared with `model`; buffers that the program writes are its own copies.
+        The program. Parameters are shared with `model`; buffers that the program writes are its own copies. Where there are
+        observables it returns `Complete`: what the model returns, and their values by name.
 
     Raises:
         CaptureError: the model cannot be captured faithfully; the message names the module path and the way out.
@@ -59,6 +63,8 @@ def capture(
     """
     audit(model)
     example = Example(args, dict(kwargs or {}))
+    model = observed(model, observables)
+    leaves = MappingProxyType(dict(measure_observables(model, example)))
     exported, notes = _export(model, example, dynamic)
     module = _plain_module(exported)
     _refuse_renormalisation(module.graph)
@@ -72,7 +78,8 @@ def capture(
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)
     constants, uncounted = _constants(model, module)
-    return Program(module, MappingProxyType(domains), effects, specialised, MappingProxyType(ranges), constants, uncounted)
+    tables = MappingProxyType(domains)
+    return Program(module, tables, effects, specialised, MappingProxyType(ranges), constants, uncounted, leaves)
 
 
 def _constants(model: nn.Module, module: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
@@ -107,7 +114,7 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 
 
 def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
-    watch, around, call = AttributeWatch(model), SurroundingsWatch(model), example.cloned()
+    watch, around, call = AttributeWatch(model), SurroundingsWatch(underlying(model)), example.cloned()
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
@@ -147,7 +154,7 @@ def _stopped_at(error: Exception) -> str:
 
 def _is_tracer(frame: FrameType) -> bool:
     name = str(frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] in ("torch", "sympy", "numpy", "contextlib") or name == __name__
+    return name.partition(".")[0] in ("torch", "sympy", "numpy", "contextlib") or name in (__name__, Observed.__module__)
 
 
 def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
@@ -157,18 +164,16 @@ def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
         CaptureError: it writes what the graph would lose.
         ExampleError: the model itself fails.
     """
-    watch, around, call = AttributeWatch(model), SurroundingsWatch(model), example.cloned()
+    watch, around = AttributeWatch(model), SurroundingsWatch(underlying(model))
     try:
-        with torch.no_grad():
-            model(*call.args, **call.kwargs)
-    except Exception as error:
-        raise ExampleError(f"the model itself fails on the example: {type(error).__name__}: {error}") from error
+        example.run(model)
     finally:
-        written = [*watch.restore(), *around.restore()]
-    if written:
+        written, outside = watch.restore(), around.restore()
+    if written or outside:
+        declare = f", or declare what it is to set: observables={written}" if written else ""
         raise CaptureError(
-            f"forward writes attributes that the graph would lose: {', '.join(written)}. Return the value, register a "
-            "buffer, or remove the write"
+            f"forward writes attributes that the graph would lose: {', '.join([*written, *outside])}. Return the value, "
+            f"register a buffer, or remove the write{declare}"
         )
 
 

@@ -32,7 +32,7 @@ class Decision:
         score: the float operand.
         arguments: the operation's arguments by schema name, for its margin.
         token_only: the decision depends on token ids alone, so it can be enumerated.
-        feeds: what it reaches: "output 0", "buffer count", "input ids".
+        feeds: what it reaches: "output 0", "attribute load_balance_loss", "buffer count", "input ids".
     """
 
     node: Node
@@ -135,12 +135,15 @@ def _is_read(node: Node) -> bool:
 
 
 def _observables(program: Program) -> dict[Node, list[str]]:
-    """For each node what it reaches: outputs by place, buffers and inputs written, in order."""
+    """For each node what it reaches: outputs by place, observables, buffers and inputs written, in order."""
     reached: dict[Node, dict[str, None]] = {node: {} for node in program.graph.nodes}
     output = program.graph.output_node()
-    for place, leaf in enumerate(_flat(output.args[0])):
+    leaves = list(_flat(output.args[0]))
+    attributes = [f"attribute {name}" for name, count in program.observables.items() for _ in range(count)]
+    names = [f"output {place}" for place in range(len(leaves) - len(attributes))] + attributes
+    for leaf, name in zip(leaves, names, strict=True):
         if isinstance(leaf, Node):
-            reached[leaf][f"output {place}"] = None
+            reached[leaf][name] = None
     for node in reversed(list(program.graph.nodes)):
         if node.target is aten.copy_.default and isinstance(written := node.args[0], Node):
             kind = "buffer" if written.op == "get_attr" else "input"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from .._torch import tree_map
 from ..errors import ExampleError
@@ -35,6 +36,20 @@ class Example:
         """The same call with tensors of its own (strides kept, expanded ones aside), so that a run cannot touch the user's."""
         args, kwargs = tree_map(_clone, (self.args, dict(self.kwargs)))
         return Example(args, kwargs)
+
+    def run(self, model: nn.Module) -> Any:
+        """What `model` returns for a copy of the call, without gradients and from one seed.
+
+        Raises:
+            ExampleError: the model fails.
+        """
+        call = self.cloned()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                return model(*call.args, **call.kwargs)
+            except Exception as error:
+                raise ExampleError(f"the model itself fails on the example: {type(error).__name__}: {error}") from error
 
 
 def _clone(leaf: Any) -> Any:

@@ -91,6 +91,7 @@ class Program:
         dynamic: the symbolic sizes of the inputs and their ranges, as text, for the report.
         constants: tensors the trace found outside the model's registered state (a list, a closure); not its state.
         uncounted: those of them that stand on memory of their own, and so are nobody's bytes here.
+        observables: the attributes that are outputs, too, and of how many leaves each is; the last ones, in this order.
     """
 
     module: GraphModule
@@ -100,6 +101,7 @@ class Program:
     dynamic: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     constants: frozenset[str] = frozenset()
     uncounted: frozenset[str] = frozenset()
+    observables: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def graph(self) -> Graph:

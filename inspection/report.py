@@ -49,7 +49,8 @@ class Report:
         for name, domain in self.data["tokens"].items():
             some = "" if domain["reachable"] == domain["size"] else f", {domain['reachable']:,} of them reachable"
             lines.append(f"  token input {name}: {domain['size']:,} ids{some} ({domain['because']})")
-        return lines
+        observables = self.data["observables"]
+        return lines + ([f"  observables, compared like outputs: {', '.join(observables)}"] if observables else [])
 
     def _rewrites(self) -> list[str]:
         classes = [f"  {text}" for each in self.data["rewrites"] for rule in each["classes"] for text in rule["evidence"]]

@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..analysis.example import Example, as_examples
+from ..analysis.observables import observed
 from ..analysis.program import GUARDS, Domain, Program, own_written_buffers
 from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
@@ -186,7 +187,7 @@ class Pipeline:
         require_calls(program, calls)
         context = PassContext(progress=progress, model=original, owner=owner)
         probes = probe_decisions(program, context.facts(program), calls, self.probe_contexts, progress)
-        reference = original if original is not None else program.module
+        reference = program.module if original is None else observed(original, program.observables)
         verifier = Verifier(reference, calls, self.limits, progress, self.time_budget, probes.examples)
         attempts = _Attempts(self, program, context, verifier)
         attempt = attempts.settle()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PAGE = 60
 """Lines that fit a page."""
@@ -41,7 +43,8 @@ def test_each_recipe_fits_a_page() -> None:
         assert len(section.splitlines()) <= PAGE + 5, section.splitlines()[0]
 
 
-def test_readme_blocks_run() -> None:
-    script = "\n".join(blocks((ROOT / "README.md").read_text()))
+@pytest.mark.parametrize("document", ["README.md", "docs/observables.md"])
+def test_blocks_of_documents_run(document: str) -> None:
+    script = "\n".join(blocks((ROOT / document).read_text()))
     assert "foldfx.compile" in script
     run(script)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...analysis.example import Example, as_examples
+from ...analysis.observables import observed
 from ...errors import CaptureError
 from ..pipeline import Run
 from ..tables.tabulate import Progress
@@ -66,7 +67,7 @@ class Evidence:
     """The evidence of one run, with all that is needed to say later whether it holds, and to make it anew.
 
     Every tensor of both modules is hashed once when this is made (SHA-256, about 1 GB/s), and once for each question.
-    Calls of the modules are not slowed down. Contents of buffers that a call writes are not looked at.
+    Calls of the modules are not slowed down. Contents of buffers that a call writes, and observables, are not looked at.
 
     Args:
         original: the user's model; kept.
@@ -111,9 +112,9 @@ class Evidence:
     def _verify(self, calls: list[Example], progress: Progress) -> Verification:
         run = self._run
         require_calls(run.captured, calls)
-        verifier = Verifier(
-            self._modules["original"], calls, run.verification.limits, progress, run.time_budget, run.probes.examples
-        )
+        original = observed(self._modules["original"], run.captured.observables)
+        limits = run.verification.limits
+        verifier = Verifier(original, calls, limits, progress, run.time_budget, run.probes.examples)
         return verifier.verify(run.program, run.rewrites)
 
     def _take(self) -> _Snapshot:
@@ -123,6 +124,7 @@ class Evidence:
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of both modules, and those the trace found outside the model, as in a closure."""
         found = {f"{who} {name}": each for who, module in self._modules.items() for name, each in held_tensors(module).items()}
+        found = {name: each for name, each in found.items() if not self._is_observable(name)}
         traced = held_tensors(self._run.captured.module)
         return found | {f"captured {name}": traced[name] for name in sorted(self._run.captured.constants & traced.keys())}
 
@@ -130,9 +132,15 @@ class Evidence:
         return {f"{who} {name}" for who in self._modules for name in self._run.captured.effects.mutated_buffers}
 
     def _attributes(self) -> dict[str, str]:
-        return {
+        found = {
             f"{who} {name}": text for who, module in self._modules.items() for name, text in plain_attributes(module).items()
         }
+        return {name: text for name, text in found.items() if not self._is_observable(name)}
+
+    def _is_observable(self, name: str) -> bool:
+        """Every call sets observables anew."""
+        _, _, place = name.partition(" ")
+        return any(place == each or place.startswith(f"{each}[") for each in self._run.captured.observables)
 
     def _changed_attributes(self) -> list[str]:
         now, before = self._attributes(), self._snapshot.attributes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import nn
@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from ..._torch import flatten_inputs
 from ...analysis.example import Example, as_examples
+from ...analysis.observables import observed, underlying
 from ...errors import ExampleError
 from .evidence import Verification, verdict_on
 from .figures import Limits
@@ -24,6 +25,7 @@ def verify(
     examples: Iterable[Example | tuple[Any, Any]],
     *,
     limits: Limits | None = None,
+    observables: Collection[str] = (),
 ) -> Verification:
     """Say whether `candidate` does on the examples what `reference` does.
 
@@ -36,6 +38,7 @@ def verify(
         candidate: any other one, e.g. `Result.module`, called in the same way.
         examples: at least one call; tensors of any shape and dtype.
         limits: how far float outputs may differ, by dtype; None for the defaults.
+        observables: attributes that calls of both set, compared like outputs; as in `compile`.
 
     Returns:
         `equivalent_on` these examples; `different`, with a counterexample for every difference; or `undecided`, which is not
@@ -43,14 +46,15 @@ def verify(
 
     Raises:
         ExampleError: no examples, a malformed one, one the reference fails on, or one that is no call of `candidate`.
-        TypeError: one of the two is not an `nn.Module`.
+        CaptureError: an observable is in no module of one of the two, or is registered state.
+        TypeError: one of the two is not an `nn.Module`, or `observables` is no list of names.
     """
     for name, module in (("reference", reference), ("candidate", candidate)):
         if not isinstance(module, nn.Module):
             raise TypeError(f"the {name} is a {type(module).__name__}; pass an nn.Module, such as Result.module")
     limits, calls = limits or Limits(), as_examples(examples)
-    references = References(reference, calls, limits)
-    wrong, worst, unsure = references.compare(lambda place, seed: _found(candidate, calls[place], place, seed))
+    references, other = References(observed(reference, observables), calls, limits), observed(candidate, observables)
+    wrong, worst, unsure = references.compare(lambda place, seed: _found(other, calls[place], place, seed))
     return Verification(
         *verdict_on(wrong, unsure), examples=len(calls), figures=worst, limits=limits, counterexamples=tuple(wrong)
     )
@@ -58,7 +62,7 @@ def verify(
 
 def _found(candidate: nn.Module, example: Example, place: int, seed: int) -> Observation:
     found = observe(candidate, example, seed=seed)
-    if found.error is not None and (why := _misfit(candidate, example)):
+    if found.error is not None and (why := _misfit(underlying(candidate), example)):
         raise ExampleError(
             f"example {place} is a call of the reference but not of the candidate: {why}. Give both the same arguments"
         ) from found.error

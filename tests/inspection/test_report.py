@@ -23,6 +23,7 @@ SCHEMA: dict[str, Any] = {
     "schema_version": int,
     "torch": str,
     "status": str,
+    "observables": [str],
     "tokens": {"ids": {"size": int, "reachable": int, "stated": bool, "because": str}},
     "storage": {"before": STORAGE, "after": STORAGE},
     "outcomes": [{"pass": str, "status": str, "subject": str, "reason": str, "nodes": [str], "figures": dict}],
