@@ -17,6 +17,7 @@ from .analysis.decisions import find_decisions
 from .analysis.dependence import analyze_program
 from .analysis.example import Example, as_examples
 from .analysis.facts import Facts
+from .analysis.hashed import find_hashed
 from .analysis.program import Domain
 from .analysis.provenance import where
 from .analysis.tokens import TokenInput
@@ -252,7 +253,10 @@ def _report_data(run: Run) -> dict[str, Any]:
         "rewrites": [_rewrite_data(rewrite) for rewrite in run.rewrites],
         "kernels": [asdict(claim) for claim in run.claims],
         "blockers": blockers(facts),
-        "decisions": [{**decision.to_dict(), "probe": probes.get(decision.node.name)} for decision in decisions],
+        "decisions": [
+            *({**choice.to_dict(), "probe": None} for choice in find_hashed(run.captured, facts)),
+            *({**decision.to_dict(), "probe": probes.get(decision.node.name)} for decision in decisions),
+        ],
         "verification": run.verification.to_dict(),
         "counterexamples": [each.to_dict() for each in run.counterexamples],
         "trials": [asdict(trial) for trial in run.trials],

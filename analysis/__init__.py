@@ -7,6 +7,7 @@ from .decisions import Decision, find_decisions
 from .dependence import analyze_program
 from .example import Example, as_examples
 from .facts import Because, Fact, Facts, Source
+from .hashed import HashedChoice, find_hashed
 from .program import Domain, Effects, Program, Specialised
 from .storage import Storage, measure
 from .tokens import TokenInput
@@ -20,6 +21,7 @@ __all__ = [
     "Example",
     "Fact",
     "Facts",
+    "HashedChoice",
     "Program",
     "Source",
     "Specialised",
@@ -31,5 +33,6 @@ __all__ = [
     "audit",
     "capture",
     "find_decisions",
+    "find_hashed",
     "measure",
 ]

@@ -104,7 +104,7 @@ def find_decisions(program: Program, facts: Facts) -> list[Decision]:
 
     Not decisions: choices by integers (they are exact), and `max` or `sort` of which only the values are read.
     """
-    feeds = _observables(program)
+    feeds = reached_observables(program)
     found = []
     for node in program.graph.nodes:
         if node.target in _KINDS and (score := _score(node)) is not None and _is_read(node):
@@ -134,7 +134,7 @@ def _is_read(node: Node) -> bool:
     return any(user.target is operator.getitem and user.args[1] == 1 and user.users for user in node.users)
 
 
-def _observables(program: Program) -> dict[Node, list[str]]:
+def reached_observables(program: Program) -> dict[Node, list[str]]:
     """For each node what it reaches: outputs by place, observables, buffers and inputs written, in order."""
     reached: dict[Node, dict[str, None]] = {node: {} for node in program.graph.nodes}
     output = program.graph.output_node()

@@ -78,7 +78,7 @@ class Report:
             feeds = f", feeds {', '.join(each['feeds'])}" if each["feeds"] else ""
             lines.append(f"  {each['node']} ({each['at']}): {each['kind']} of {each['score']}, over {over}{feeds}")
             lines += [f"    {text}" for text in probe_lines(each["probe"])]
-        return ["where floats become decisions", *lines] if lines else []
+        return ["where tables and floats become decisions", *lines] if lines else []
 
     def _verification(self) -> list[str]:
         found = self.data["verification"]
