@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from ..analysis.decisions import Decision, find_decisions
 from ..analysis.facts import Facts
+from ..analysis.hashed import HashedChoice, find_hashed
 from ..analysis.program import Program
 from ..analysis.provenance import where
 from ..analysis.storage import measure_program
@@ -74,7 +75,7 @@ class FoldRoutes:
         values = dict.fromkeys(node for each in folded for node in route_values(each, choice))
         parts = [[node.name for node in part] for part in choice.parts(list(values))]
         outcomes = [self._contextual(each, choice.facts) for each in routes if not each.foldable]
-        outcomes += self._stored(choice)
+        outcomes += [self._hashed(each) for each in find_hashed(program, choice.facts)]
         rewrites: list[Rewrite] = []
         for part in parts:
             program, ended, rewrite = self._try(program, part, context)
@@ -99,16 +100,9 @@ class FoldRoutes:
         reason = f"its score {route.score.name} depends on more than token ids: {why}"
         return Outcome(self.name, Status.REFUSED, _subject(route.node), reason, (route.node.name,))
 
-    def _stored(self, choice: Choice) -> list[Outcome]:
-        """Integers that are read from a stored table by the ids alone, and index something: routes that are tables already."""
-        found = []
-        for node in choice.values:
-            value = node.meta["val"]
-            integers = isinstance(value, torch.Tensor) and not value.is_floating_point() and value.dtype is not torch.bool
-            if integers and node.op == "call_function" and moved(node) is None and not choice.computes(node):
-                reason = "its ids come from a stored table by token id already; what else it depends on stays computed"
-                found.append(Outcome(self.name, Status.NO_MATCH, _subject(node), reason, (node.name,)))
-        return found
+    def _hashed(self, choice: HashedChoice) -> Outcome:
+        reason = f"its ids come from {choice.table} by token id already; what else it depends on stays computed"
+        return Outcome(self.name, Status.NO_MATCH, _subject(choice.node), reason, (choice.node.name,))
 
     def _try(
         self, program: Program, part: Sequence[str], context: PassContext

@@ -131,7 +131,7 @@ def test_a_router_of_context_is_refused_naming_what_it_reads(scored_by: str) -> 
 def test_ids_that_come_from_a_table_already_are_reported_as_that() -> None:
     result = routed(Experts(scored_by="table", weighed_by="hidden"))
     assert result.status == "unchanged"
-    assert any("come from a stored table by token id already" in reason for reason in outcomes(result, "no_match"))
+    assert any("ids come from table by token id already" in reason for reason in outcomes(result, "no_match"))
 
 
 def test_without_a_decision_there_is_nothing_to_do() -> None:
