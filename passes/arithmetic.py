@@ -34,6 +34,16 @@ def arithmetic(choice: Choice, part: Sequence[Node]) -> tuple[str, dict[str, Any
         f"{after.logical:,} B, backing {before.backing:,} → {after.backing:,} B, both must drop "
         f"({balance_of(choice, part, freed)}){without_subset(choice, part, counted['bytes_before'])}"
     )
+    nearest = choice.nearest(part) if not after.below(before) else []
+    if nearest and set(nearest) != set(part):
+        fewer = choice.table_bytes(nearest)
+        left, _, then = choice.predict(nearest, fewer)
+        if then.backing < after.backing:
+            text += (
+                f"; nearest to it: tables of {', '.join(node.name for node in nearest)} = {fewer:,} B, which free "
+                f"{', '.join(left)}, logical {then.logical - before.logical:+,} B, backing {then.backing - before.backing:+,} B"
+            )
+            counted |= {"nearest_logical": then.logical, "nearest_backing": then.backing}
     return text, counted
 
 

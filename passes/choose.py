@@ -81,9 +81,7 @@ class Choice:
     @cached_property
     def tables(self) -> list[Node]:
         """The values the optimal cut tabulates, but those that only shapes are taken from once the others are tables."""
-        chosen = [node for node in self.values if node.name in self.cut.tables]
-        needed = needed_without(self.program.graph, chosen)
-        return [node for node in chosen if any(user in needed for user in node.users)]
+        return self._read([node for node in self.values if node.name in self.cut.tables])
 
     def region(self, inputs: Iterable[str]) -> Region:
         """The region of some token inputs."""
@@ -163,6 +161,24 @@ class Choice:
         backing = sum(self.consumers.sizes[storage] for storage in gone)
         after = Storage(before.logical - logical + table_bytes, before.backing - backing + table_bytes)
         return freed, before, after
+
+    def nearest(self, part: Sequence[Node]) -> list[Node]:
+        """The cheapest tables that free the largest allocation `part` frees: what comes next to paying; [] if none is freed."""
+        freed = {
+            self.consumers.storages[name] for name in freed_by(self.program.graph, part) if name in self.consumers.storages
+        }
+        if not freed:
+            return []
+        largest = max(freed, key=lambda storage: (self.consumers.sizes[storage], str(storage)))
+        weights = {storage: self._weight_bytes(storage) for storage in self.consumers.sizes}
+        weights[largest] = 1 + sum(weights.values()) + self.table_bytes(part)
+        cut = cheapest_cut(self.candidates, weights)
+        return self._read([node for node in self.values if node.name in cut.tables])
+
+    def _read(self, chosen: Sequence[Node]) -> list[Node]:
+        """`chosen` but those that only shapes are taken from once the others are tables."""
+        needed = needed_without(self.program.graph, chosen)
+        return [node for node in chosen if any(user in needed for user in node.users)]
 
     def stays(self, tables: Sequence[Node]) -> list[str]:
         """Who keeps the state that `tables` are computed from but do not free, one sentence each."""
