@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 import foldfx
-
-from .audited import CHOSEN, EXPERTS, GENES, WEIGHTS, Embedder, planted
+from foldfx.examples.audited_router import CHOSEN, EXPERTS, GENES, WEIGHTS, Embedder, examples, planted
 
 PLANTED = 20
 SECONDS = 60
@@ -27,11 +26,8 @@ def case() -> tuple[Embedder, list[int]]:
 
 
 def compiled(model: Embedder, objective: Any) -> tuple[foldfx.Result, float]:
-    torch.manual_seed(1)
-    shapes = ((2, 5), (1, 32), (4, 32))
-    calls = [foldfx.Example((torch.randint(GENES, shape), 10 * torch.rand(shape))) for shape in shapes]
     began = time.process_time()
-    result = foldfx.compile(model, calls, objective=objective, observables=["load_balance_loss"])
+    result = foldfx.compile(model, examples(), objective=objective, observables=["load_balance_loss"])
     return result, time.process_time() - began
 
 
@@ -65,10 +61,10 @@ def test_storage_refuses_for_the_values_it_would_add(storage: tuple[foldfx.Resul
     assert result.status == "unchanged"
     (refused,) = [each for each in result.report.to_dict()["outcomes"] if each["status"] == "refused"]
     figures = refused["figures"]
-    assert 338_806 == GENES * EXPERTS - WEIGHTS
+    assert GENES * EXPERTS - WEIGHTS == 338_806
     for kind in ("logical", "backing"):
         assert figures[f"nearest_{kind}"] - figures[f"{kind}_before"] == 4 * 338_806
-    assert "nearest to it: tables of linear_1 = 2,424,280 B, which free router.0.weight, router.2.weight" in refused["reason"]
+    assert "nearest to it: tables of linear_1 = 2,424,280 B, which free hidden.weight, score.weight" in refused["reason"]
 
 
 def test_every_gene_that_flips_is_found_with_its_error_though_logits_agree(
@@ -90,8 +86,8 @@ def test_every_gene_that_flips_is_found_with_its_error_though_logits_agree(
         ]
         assert set(others) <= set(found[token]["counts"] if token in found else [])
     assert len(set(found) & set(ids)) >= 5
-    scores = model.router(model.genes(everyone[:2048]))
-    single = torch.cat([model.router(model.genes(ids)) for ids in everyone[:2048, None]])
+    scores = model.scores(model.genes(everyone[:2048]))
+    single = torch.cat([model.scores(model.genes(ids)) for ids in everyone[:2048, None]])
     assert float((scores - single).abs().max()) < 1e-5
     turned = [flip for flip in found.values() if not flip["order_only"]]
     assert all(flip["error"] > 1e-2 for flip in turned)
@@ -112,12 +108,9 @@ def test_one_table_is_rejected_and_tables_by_class_choose_as_the_model_does_for_
     assert held.experts.dtype is torch.uint8
     assert held.experts.shape[1:] == (CHOSEN, GENES)
     everyone = torch.arange(GENES)
-    built = result._run.rewrites[0].tables[0].classes
-    assert built is not None
-    for number, at in enumerate(built.built):
-        count = at.count or 1031
-        places = set(at.places or range(count))
-        assert places == set(range(count)), "classes of this machine go by row count alone"
+    for number, built in enumerate(result.report.to_dict()["rewrites"][0]["classes"][0]["tables"]):
+        count = built["rows"] or 1031
+        assert built["positions"] in ([], list(range(count))), "at one thread classes go by row count alone"
         assert torch.equal(choices(model, everyone, count), held.experts[number].t().long())
     assert set(held.fragile.tolist()) >= {flip["token"] for flip in probe(result)["flips"] if not flip["order_only"]}
 
