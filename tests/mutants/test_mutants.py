@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import foldfx
-from foldfx.passes import FoldTokens, Pipeline, Verdict
+from foldfx.passes import FoldRoutes, FoldTokens, Pipeline, Verdict
 
 from .suite.checks import CHECKS, Check
 from .suite.editing import Edit, clone
@@ -71,6 +71,12 @@ def test_a_fold_without_a_fault_is_accepted(name: str, status: str) -> None:
     given = subject(name)
     run = Pipeline([FoldTokens()]).run(given.program, given.examples, original=given.model)
     assert (run.status, len(run.rewrites)) == (status, {"reader": 3, "sampler": 0, "rounder": 1, "chooser": 1}[name])
+
+
+def test_routes_without_a_fault_are_accepted() -> None:
+    given = subject("router")
+    run = Pipeline([FoldRoutes()]).run(given.program, given.examples, original=given.model)
+    assert (run.status, len(run.rewrites)) == ("accepted", 1)
 
 
 def test_the_documentation_is_what_the_suite_writes() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from foldfx.passes import pipeline, structure, verify
+from foldfx.passes.probes import Probes
 from foldfx.passes.rewrite import Tables
 from foldfx.passes.verification import check_tables, compare, references
 from foldfx.passes.verification.compare import Comparison
@@ -304,6 +305,13 @@ CHECKS: tuple[Check, ...] = (
         "^decision ",
         _instead(verify, "check_decisions", _says(([], []))),
         "near_tie_decided_otherwise",
+    ),
+    Check(
+        "calls near a tie",
+        "complete outputs on the calls that the search found nearest to a tie of a contextual decision",
+        "^near tie ",
+        _instead(pipeline, "probe_decisions", _says(Probes())),
+        "score_moved_at_a_near_tie",
     ),
     Check(
         "ids outside the domain",

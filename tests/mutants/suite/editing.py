@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 
 import foldfx
-from foldfx.passes import FoldTokens, Fuel, Outcome, PassContext, PassResult, Status
+from foldfx.passes import FoldRoutes, FoldTokens, Fuel, Outcome, Pass, PassContext, PassResult, Status
 from foldfx.passes.builder import Builder
 from foldfx.passes.tables.encode import Pack
 
@@ -56,7 +56,7 @@ class SpoiledFold(Edit):
     check: ClassVar[str] = "tables, as built"
     dtype: ClassVar[torch.dtype] = torch.float32
 
-    def fold(self) -> FoldTokens:
+    def fold(self) -> Pass:
         return FoldTokens()
 
     def left_out(self) -> dict[str, str]:
@@ -78,6 +78,16 @@ class SpoiledFold(Edit):
         self.change(result.program)
         result.program.module.recompile()
         return result
+
+
+class SpoiledRoutes(SpoiledFold):
+    """`fold_routes`, and then `spoil` of the table of chosen experts over `ids`, or of the weights where `dtype` is float."""
+
+    model: ClassVar[str] = "router"
+    dtype: ClassVar[torch.dtype] = torch.int64
+
+    def fold(self) -> Pass:
+        return FoldRoutes()
 
 
 def packs(result: PassResult) -> Iterable[Pack]:

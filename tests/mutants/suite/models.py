@@ -126,6 +126,36 @@ class Chooser(nn.Module):
         return scores.cumsum(1), scores > 0.5
 
 
+class Router(nn.Module):
+    """Experts on a hidden value, chosen and weighed by the id alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.gate = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 6)
+        self.experts = nn.Parameter(torch.randn(6, OUT))
+
+    def forward(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        top = self.gate(self.words(ids)).topk(3)
+        weights = top.values.softmax(-1)
+        return hidden + (weights[..., None] * self.experts[top.indices]).sum(-2)
+
+
+class Mixer(nn.Module):
+    """Chooses by a running sum over two positions; for the ids 9, 10 in this order the best two scores are a bit apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, 4)
+        self.experts = nn.Parameter(torch.randn(4, OUT))
+        with torch.no_grad():
+            self.words.weight[9], self.words.weight[10] = torch.tensor([1.0, 2.0, 0.0, 0.0]), torch.tensor([2.0, 1.0, 0.0, 0.0])
+            self.words.weight[10, 1] += 2**-22
+
+    def forward(self, ids: Tensor) -> Tensor:
+        result: Tensor = self.experts[self.words(ids).cumsum(1).argmax(-1)]
+        return result
+
+
 @dataclass(frozen=True)
 class Subject:
     """A model, its graph, and the calls."""
@@ -151,10 +181,16 @@ def _round(batch: int) -> foldfx.Example:
     return foldfx.Example((torch.randint(SEEN, (batch, 5)),))
 
 
+def _route(batch: int) -> foldfx.Example:
+    return foldfx.Example((torch.randint(SEEN, (batch, POSITIONS)), torch.randn(batch, POSITIONS, OUT)))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[foldfx.Example]], bool]] = {
     "reader": (Reader, lambda: [_read(2, 4), _read(5)], True),
     "sampler": (Sampler, lambda: [_sample(), _sample()], False),
     "rounder": (Rounder, lambda: [_round(3), _round(4)], True),
+    "router": (Router, lambda: [_route(2), _route(5)], True),
+    "mixer": (Mixer, lambda: [foldfx.Example((torch.randint(SEEN, (3, 2)),))], True),
     "chooser": (Chooser, lambda: [_round(3), _round(4)], True),
 }
 """How each is made, its calls, and whether sizes are symbolic."""
