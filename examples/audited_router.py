@@ -89,8 +89,9 @@ def examples(genes: int = GENES) -> list[Example]:
 def _gap(first: Tensor, last: Tensor, row: Tensor) -> tuple[float, Tensor]:
     """The distance of the 5th score to the 6th, and its derivative by the row."""
     row = row.detach().requires_grad_(True)
-    scores = last @ torch.relu(first @ row)
-    best = scores.argsort(descending=True)
-    apart = scores[best[CHOSEN - 1]] - scores[best[CHOSEN]]
+    with torch.enable_grad():
+        scores = last @ torch.relu(first @ row)
+        best = scores.argsort(descending=True)
+        apart = scores[best[CHOSEN - 1]] - scores[best[CHOSEN]]
     (slope,) = torch.autograd.grad(apart, row)
     return float(apart.detach()), slope
