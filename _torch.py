@@ -47,6 +47,11 @@ def unforeseen() -> Any:
     return torch._C._DisableTorchDispatch()
 
 
+def below_autograd() -> Any:
+    """A context in which operations go straight to the kernels below autograd and record no gradient."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves of a pytree, in order, and its structure (comparable with ``==``)."""
     return _pytree.tree_flatten(tree)

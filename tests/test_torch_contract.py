@@ -246,3 +246,10 @@ def test_operations_are_foreseen_on_data_and_in_other_contexts_but_not_where_the
         with _torch.unforeseen():
             weight.data.mul_(2)
     assert torch.equal(weight, torch.full((3,), 2.0))
+
+
+def test_below_autograd_nothing_is_recorded() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    with _torch.below_autograd():
+        assert not (weight * 2).requires_grad
+    assert (weight * 2).requires_grad

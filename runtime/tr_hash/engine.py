@@ -1,0 +1,329 @@
+"""The TR-Hash layer as a module: parameters, route table, state dict, capacity, and the way to the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import summary
+from .backends import BackendDecision, Circumstances, decide, parameter_dtype
+from .capacity import Capacity, checked_capacity, reduced_routes
+from .choice import AUTO, choose
+from .config import Backend, TRHashEngineConfig
+from .graphs import GraphPool
+from .op import TR_HASH_MLP
+from .route_table import RouteTable, route_table_of
+from .routing import require_in_range, require_integer_ids
+from .stored import DERIVED, ROUTE_TABLE, checked_table, derived_entries, stored_table
+
+_TABLES = (ROUTE_TABLE, "active_route_table")
+
+
+class TRHashEngine(nn.Module):
+    """y = shared_scale · S(x) + routed_scale · Σ_j a_j · E[R[j, t]](x), for hidden x and token id t.
+
+    S(x) = (silu(x Gᵀ) · (x Uᵀ)) Dᵀ passes every token; E_e(x) = (silu(x G_e) · (x U_e)) D_e passes the tokens that the
+    fixed table R sends to expert e. There is no router, no capacity limit and no auxiliary loss.
+
+    State dict: `expert_gate`, `expert_up` [E, H, W], `expert_down` [E, W, H], `shared_gate.weight`, `shared_up.weight`
+    [S, H], `shared_down.weight` [H, S], `route_table` (uint8 [K, V]; any integer dtype is read), and `fused_route_codes`,
+    `fused_expert_pairs`, which are derived from the table when written and compared with it when read. Route weights are
+    part of the configuration; keep it with `config.to_dict()`.
+
+    Args:
+        config: the layer. `precision` is the dtype parameters are created in.
+        routes: a table to use instead of the one `config` describes, such as one from a checkpoint.
+        device: of parameters and table; None takes torch's default. On `meta` the table is kept aside, and is in place
+            once the module is materialised.
+
+    Attributes:
+        last_backend: who computed the last call, and why not others; None before the first.
+
+    Raises:
+        NotImplementedError: FP8 or INT8 precision, naming what is missing.
+        ValueError: `routes` of other sizes, sizes the strategy cannot serve, or a `world_size` that is not that of the
+            process group.
+    """
+
+    route_table: Tensor
+    active_route_table: Tensor | None
+
+    def __init__(
+        self,
+        config: TRHashEngineConfig,
+        *,
+        routes: RouteTable | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        dtype = parameter_dtype(config.precision)
+        summary.require_world_size(config)
+        table = checked_table(config, route_table_of(config) if routes is None else routes)
+        experts, width, inner, shared = config.num_experts, config.hidden_size, config.expert_width, config.shared_width
+        place: dict[str, Any] = {"dtype": dtype, "device": device}
+        self._config = config
+        self._capacity = Capacity(experts, inner)
+        self._aside: dict[str, Tensor] = {}  # tables whose buffers are on the meta device
+        self._graphs = GraphPool(config.graph_buckets)
+        self.last_backend: BackendDecision | None = None
+        self.expert_gate = nn.Parameter(torch.empty(experts, width, inner, **place))
+        self.expert_up = nn.Parameter(torch.empty(experts, width, inner, **place))
+        self.expert_down = nn.Parameter(torch.empty(experts, inner, width, **place))
+        self.shared_gate = nn.Linear(width, shared, bias=False, **place) if shared else None
+        self.shared_up = nn.Linear(width, shared, bias=False, **place) if shared else None
+        self.shared_down = nn.Linear(shared, width, bias=False, **place) if shared else None
+        self.register_buffer("route_table", table.experts.to(self.expert_gate.device))
+        self.register_buffer("active_route_table", None, persistent=False)
+        if self.route_table.is_meta:
+            self._aside[ROUTE_TABLE] = table.experts
+        else:
+            self.reset_parameters()
+
+    @property
+    def config(self) -> TRHashEngineConfig:
+        """The layer as it was allocated, with the route weights in use."""
+        return self._config
+
+    @property
+    def capacity(self) -> Capacity:
+        """Experts and columns in use."""
+        return self._capacity
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether fewer experts or columns are in use than are stored."""
+        return self._capacity != (self._config.num_experts, self._config.expert_width)
+
+    @property
+    def routes(self) -> RouteTable:
+        """The full route table, whatever the capacity."""
+        return RouteTable(self._aside.get(ROUTE_TABLE, self.route_table), self._config.num_experts)
+
+    def reset_parameters(self) -> None:
+        """Draw every weight from N(0, initializer_range²)."""
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=self._config.initializer_range)
+
+    def forward(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
+        """The layer's output.
+
+        Args:
+            hidden_states: [B, S, H], of the parameters' dtype; under autocast any, and computed in autocast's.
+            token_ids: integers [B, S]. Ids outside 0..V-1 do what `config.out_of_range` says; nothing is masked.
+
+        Returns:
+            [B, S, H], the dtype of hidden_states.
+
+        Raises:
+            ValueError: shapes that do not fit, or no CUDA graph bucket for them.
+            TypeError: ids that are not integers, or hidden states of another dtype than the weights.
+            IndexError: under `out_of_range="error"`, an id outside the vocabulary.
+            RuntimeError: the requested backend cannot serve the call, or the module is still on the meta device.
+        """
+        self._check_call(hidden_states, token_ids)
+        decision = decide(self._circumstances(hidden_states.device.type))
+        if decision.selected is Backend.CUDA_GRAPH:
+            output = self._replay(hidden_states, token_ids)
+        else:
+            decision = self._with_lowering(decision, token_ids)
+            output = self._compute(hidden_states, token_ids, self._config.out_of_range)
+        self.last_backend = decision
+        return output
+
+    def set_route_weights(self, route_weights: Sequence[float]) -> None:
+        """Exchange the weights of the route positions, for every backend at once.
+
+        Raises:
+            TypeError, ValueError: what the configuration refuses; nothing has changed then.
+        """
+        self._config = self._config.replaced(route_weights=tuple(route_weights))
+        self._graphs.clear()
+
+    def set_top_k_primary_weight(self, primary: float) -> None:
+        """Give the primary route weight `primary`, and share the rest equally among the others.
+
+        Raises:
+            ValueError: outside 0..1, or not 1 where there is one route.
+        """
+        rest = self._config.top_k - 1
+        self.set_route_weights((primary, *[(1 - primary) / rest] * rest) if rest else (primary,))
+
+    def load_route_table(self, table: RouteTable | Tensor) -> None:
+        """Exchange the route table. It is checked before anything changes.
+
+        Raises:
+            TypeError, ValueError: another shape or expert count than the layer's, ids out of range, or one twice for a token.
+            RuntimeError: the capacity is reduced, or the module is on the meta device.
+        """
+        value = table if isinstance(table, RouteTable) else RouteTable(table, self._config.num_experts)
+        checked_table(self._config, value)
+        if self._capacity.num_experts != self._config.num_experts:
+            raise RuntimeError(
+                f"{self._capacity} is in use; restore all experts with set_active_capacity before loading a table"
+            )
+        if self.route_table.is_meta:
+            raise RuntimeError(
+                "the module is on the meta device; materialise it with to_empty(device=…) before loading a table"
+            )
+        with torch.no_grad():
+            self.route_table.copy_(value.experts)
+        self._graphs.clear()
+
+    def set_active_capacity(
+        self, num_experts: int | None = None, expert_width: int | None = None, *, routes: RouteTable | None = None
+    ) -> None:
+        """Use the first experts and the first columns of each; what is left out keeps its weights and gets zero gradients.
+
+        All or nothing: on an error the layer is as it was. Back at full size every output is what it was, to the bit.
+
+        Args:
+            num_experts: at most E, at least K; None leaves it.
+            expert_width: at most W; None leaves it.
+            routes: the table for that many experts; None rebuilds it from the configuration.
+
+        Raises:
+            TypeError, ValueError: sizes that are not possible, or a table that cannot be rebuilt because it was loaded.
+        """
+        asked = checked_capacity(
+            self._config,
+            self._capacity.num_experts if num_experts is None else num_experts,
+            self._capacity.expert_width if expert_width is None else expert_width,
+        )
+        if asked.num_experts == self._config.num_experts:
+            if routes is not None:
+                raise ValueError("routes are for a reduced number of experts; exchange the full table with load_route_table")
+            active = None
+        elif routes is None and asked.num_experts == self._capacity.num_experts:
+            active = self.active_route_table
+        else:
+            value = reduced_routes(self._config, self.routes, asked.num_experts) if routes is None else routes
+            active = checked_table(self._config.replaced(num_experts=asked.num_experts), value).experts
+            active = active.to(self.route_table.device)
+        self._capacity, self.active_route_table = asked, active
+        self._graphs.clear()
+
+    def capability_summary(self, device_type: str = "cpu") -> dict[str, Any]:
+        """What this layer is and who would compute it on a device of this type; see `summary.capability_summary`."""
+        decision = decide(self._circumstances(device_type))
+        return summary.capability_summary(self._circumstances(device_type), decision, self._capacity, self.expert_gate.dtype)
+
+    def _circumstances(self, device_type: str) -> Circumstances:
+        return Circumstances(self._config, device_type, self.is_reduced)
+
+    def _check_call(self, hidden_states: Tensor, token_ids: Tensor) -> None:
+        if hidden_states.dim() != 3:
+            raise ValueError(f"hidden_states must be [batch, sequence, hidden], got {tuple(hidden_states.shape)}")
+        if token_ids.shape != hidden_states.shape[:2]:
+            raise ValueError(
+                f"token_ids must match hidden batch/sequence dimensions, got {tuple(token_ids.shape)} for "
+                f"{tuple(hidden_states.shape)}"
+            )
+        if hidden_states.shape[2] != self._config.hidden_size:
+            raise ValueError(f"expected hidden size {self._config.hidden_size}, got {hidden_states.shape[2]}")
+        require_integer_ids(token_ids)
+        if self.route_table.is_meta and not hidden_states.is_meta:
+            raise RuntimeError("the module is on the meta device; materialise it with to_empty(device=…) and load its state")
+
+    def _with_lowering(self, decision: BackendDecision, token_ids: Tensor) -> BackendDecision:
+        if torch.compiler.is_compiling():
+            return decision
+        choice = choose(
+            tokens=token_ids.numel(),
+            num_experts=self._capacity.num_experts,
+            expert_width=self._capacity.expert_width,
+            weights=[weight * self._config.routed_output_scale for weight in self._config.route_weights],
+            device_type=token_ids.device.type,
+        )
+        return BackendDecision(decision.requested, decision.selected, decision.reasons, lowering=choice.lowering)
+
+    def _compute(self, hidden_states: Tensor, token_ids: Tensor, out_of_range: str) -> Tensor:
+        weights, table, device_type = self._weights(), self._active_table(), hidden_states.device.type
+        given = hidden_states.dtype
+        if torch.is_autocast_enabled(device_type) and given != torch.float64:
+            dtype = torch.get_autocast_dtype(device_type)
+            hidden_states = hidden_states.to(dtype)
+            weights = [weight if weight is None else weight.to(dtype) for weight in weights]
+        config = self._config
+        output: Tensor = TR_HASH_MLP(
+            hidden_states,
+            token_ids,
+            table,
+            *weights,
+            list(config.route_weights),
+            config.shared_output_scale,
+            config.routed_output_scale,
+            out_of_range,
+            AUTO,
+        )
+        return output.to(given)
+
+    def _replay(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
+        if self.training:
+            raise RuntimeError("CUDA Graph TR-Hash requires eval mode and torch.no_grad(); call .eval()")
+        if self._config.out_of_range == "error":
+            require_in_range(token_ids, self._config.vocab_size)
+
+        def compute(hidden: Tensor, ids: Tensor) -> Tensor:
+            return self._compute(hidden, ids, "clamp")
+
+        return self._graphs.run(compute, hidden_states, token_ids, [*self.parameters(), *self.buffers()])
+
+    def _active_table(self) -> Tensor:
+        return self.route_table if self.active_route_table is None else self.active_route_table
+
+    def _weights(self) -> list[Tensor | None]:
+        shared = [layer if layer is None else layer.weight for layer in (self.shared_gate, self.shared_up, self.shared_down)]
+        experts, width = self._capacity
+        stored = [self.expert_gate, self.expert_up, self.expert_down]
+        if not self.is_reduced:
+            return [*stored, *shared]
+        return [stored[0][:experts, :, :width], stored[1][:experts, :, :width], stored[2][:experts, :width], *shared]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TRHashEngine:
+        """Move or cast parameters. The tables move along, stay bytes, and keep their content through `meta` and `to_empty`."""
+        before = {name: table for name in _TABLES if (table := getattr(self, name)) is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, table in before.items():
+            moved = getattr(self, name)
+            if moved.is_meta and not table.is_meta:
+                self._aside[name] = table.cpu()
+            elif not moved.is_meta and moved is not table:
+                setattr(self, name, self._aside.pop(name, table).to(moved.device))
+        self._graphs.clear()
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, entry in derived_entries(self.routes).items():
+            destination[prefix + name] = entry.to(self.route_table.device)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Check the table first; where it or what was derived from it is wrong, nothing of this module is loaded."""
+        entry = state_dict.get(prefix + ROUTE_TABLE)
+        try:
+            value = stored_table(self._config, state_dict, prefix, self.routes)
+            if self.active_route_table is not None and value != self.routes:
+                raise ValueError(f"{self._capacity} is in use; restore all experts before loading another route table")
+        except (TypeError, ValueError) as error:
+            error_msgs.append(f"{prefix or 'engine '}route table refused, nothing loaded: {error}")
+            return
+        for name in DERIVED:
+            state_dict.pop(prefix + name, None)
+        if entry is not None:
+            state_dict[prefix + ROUTE_TABLE] = value.experts.to(entry.device)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        if not self.route_table.is_meta:
+            self._aside.pop(ROUTE_TABLE, None)
+        self._graphs.clear()

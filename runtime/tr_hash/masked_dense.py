@@ -1,0 +1,85 @@
+"""All experts for all tokens, with a multiplier for each token and expert, 0 where it is not chosen.
+
+Because route weights are scalars behind the down projection, a layer is one dense SwiGLU of width shared + E·W with a
+multiplier on each column. E/K times the multiplications of the chosen experts, but no sort and no host synchronisation.
+A column that is not chosen is set to zero, so that an overflow in it does not reach the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .swiglu import product, product_backward
+
+Experts = tuple[Tensor, Tensor, Tensor]
+
+
+def multipliers(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> Tensor:
+    """Σ_j weights[j] · [routes[j, n] = e] as [N, E].
+
+    Args:
+        routes: int64 [K, N].
+        dtype: float32 or float64.
+    """
+    tokens = routes.shape[1]
+    each = torch.tensor(weights, dtype=dtype).to(routes.device).expand(tokens, len(weights))
+    return torch.zeros(tokens, num_experts, dtype=dtype, device=routes.device).scatter_add(1, routes.t(), each)
+
+
+def forward(x: Tensor, experts: Experts, factors: Tensor, y: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:
+    """Add Σ_e factors[:, e] · (silu(x G_e) · (x U_e)) D_e to `y`.
+
+    Args:
+        x: [N, H].
+        experts: gate and up [E, H, W], down [E, W, H].
+        factors: [N, E], from `multipliers`.
+        y: [N, H], written.
+        keep: leave the pre-activations as they are, for `backward`.
+
+    Returns:
+        The pre-activations of gate and up, both [E, N, W].
+    """
+    each = x.unsqueeze(0).expand(experts[0].shape[0], -1, -1)
+    gate, up = torch.bmm(each, experts[0]), torch.bmm(each, experts[1])
+    y.addmm_(_side_by_side(_scaled(product(gate, up, keep=keep), factors)), _stacked(experts[2]))
+    return gate, up
+
+
+def backward(
+    grad_y: Tensor, x: Tensor, experts: Experts, factors: Tensor, gate: Tensor, up: Tensor, *, needs_weights: bool
+) -> tuple[Tensor, Experts | None]:
+    """Gradients of `forward`.
+
+    Returns:
+        The gradient of x, [N, H], and those of the experts, if needed.
+    """
+    each = grad_y.unsqueeze(0).expand(experts[2].shape[0], -1, -1)
+    grad_product = _scaled(torch.bmm(each, experts[2].transpose(1, 2)), factors)
+    grad_gate, grad_up, hidden = product_backward(gate, up, grad_product)
+    unchosen = (factors == 0).t().unsqueeze(2)
+    grad_gate, grad_up = grad_gate.masked_fill(unchosen, 0), grad_up.masked_fill(unchosen, 0)
+    grad_x = torch.bmm(grad_gate, experts[0].transpose(1, 2)).add_(torch.bmm(grad_up, experts[1].transpose(1, 2))).sum(0)
+    if not needs_weights:
+        return grad_x, None
+    rows = x.t().unsqueeze(0).expand(gate.shape[0], -1, -1)
+    down = torch.bmm(_scaled(hidden, factors).transpose(1, 2), each)
+    return grad_x, (torch.bmm(rows, grad_gate), torch.bmm(rows, grad_up), down)
+
+
+def _scaled(columns: Tensor, factors: Tensor) -> Tensor:
+    """`columns` [E, N, W] times the factors, in place; exactly 0 where the factor is."""
+    factor = factors.t().unsqueeze(2)
+    return columns.mul_(factor).masked_fill_(factor == 0, 0)
+
+
+def _side_by_side(columns: Tensor) -> Tensor:
+    """[E, N, W] as [N, E·W]."""
+    return columns.transpose(0, 1).reshape(columns.shape[1], columns.shape[0] * columns.shape[2])
+
+
+def _stacked(down: Tensor) -> Tensor:
+    """[E, W, H] as [E·W, H]."""
+    return down.reshape(-1, down.shape[2])

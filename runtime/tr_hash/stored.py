@@ -1,0 +1,57 @@
+"""What a state dict says of a route table, checked before any of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .config import TRHashEngineConfig
+from .pair_codes import pair_codes
+from .route_table import RouteTable
+
+ROUTE_TABLE = "route_table"
+CODES, PAIRS = DERIVED = ("fused_route_codes", "fused_expert_pairs")
+
+
+def checked_table(config: TRHashEngineConfig, table: RouteTable) -> RouteTable:
+    """`table`, if it is one for a layer of these sizes.
+
+    Raises:
+        ValueError: another K, V or E.
+    """
+    found = table.top_k, table.vocab_size, table.num_experts
+    expected = config.top_k, config.vocab_size, config.num_experts
+    if found != expected:
+        raise ValueError(f"route_table is for K, V, E = {found}, the layer has {expected}")
+    return table
+
+
+def derived_entries(table: RouteTable) -> dict[str, torch.Tensor]:
+    """The entries that published checkpoints store beside the table."""
+    codes, pairs = pair_codes(table)
+    return {CODES: codes, PAIRS: pairs}
+
+
+def stored_table(config: TRHashEngineConfig, state: Mapping[str, Any], prefix: str, current: RouteTable) -> RouteTable:
+    """The table of a state dict, or `current` where it has none.
+
+    Pair codes beside it must say the same routes. Where pairs have no codes (K ≠ 2 or E outside 2..8), what is stored
+    under their names means nothing and is not read.
+
+    Raises:
+        TypeError, ValueError: a table that is not one for this layer, or codes that disagree with it.
+    """
+    entry = state.get(prefix + ROUTE_TABLE)
+    table = current if entry is None else checked_table(config, RouteTable(entry, config.num_experts))
+    for name, derived in derived_entries(table).items():
+        stored = state.get(prefix + name)
+        if stored is None or not derived.numel():
+            continue
+        if stored.shape != derived.shape or not torch.equal(stored.cpu().to(torch.int64), derived.to(torch.int64)):
+            raise ValueError(
+                f"{name} disagrees with {'the' if entry is not None else 'the present'} route_table; one of them belongs to "
+                "another checkpoint. Leave it out to have it derived"
+            )
+    return table

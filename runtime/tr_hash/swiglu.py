@@ -1,0 +1,52 @@
+"""The SwiGLU unit, silu(gate) · up, and its derivative; every branch of the layer is made of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def product(gate: Tensor, up: Tensor, *, keep: bool) -> Tensor:
+    """silu(gate) · up, elementwise; without `keep` the result takes the memory of `gate`."""
+    return functional.silu(gate, inplace=not keep).mul_(up)
+
+
+def product_backward(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the backward of `product` needs, from what went in.
+
+    Returns:
+        The gradients of `gate` and `up`, and the product itself.
+    """
+    activated = functional.silu(gate)
+    return torch.ops.aten.silu_backward(grad * up, gate), grad * activated, activated.mul_(up)
+
+
+def shared_forward(x: Tensor, weights: tuple[Tensor, Tensor, Tensor], *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The branch of all tokens: (silu(x Gᵀ) · (x Uᵀ)) Dᵀ.
+
+    Args:
+        x: [N, H].
+        weights: gate and up [S, H], down [H, S], as in `nn.Linear`.
+        keep: leave the pre-activations as they are, for `shared_backward`.
+
+    Returns:
+        [N, H] and the pre-activations of gate and up, both [N, S].
+    """
+    gate, up = functional.linear(x, weights[0]), functional.linear(x, weights[1])
+    return functional.linear(product(gate, up, keep=keep), weights[2]), gate, up
+
+
+def shared_backward(
+    grad_y: Tensor, x: Tensor, weights: tuple[Tensor, Tensor, Tensor], gate: Tensor, up: Tensor, *, needs_weights: bool
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
+    """Gradients of `shared_forward`.
+
+    Returns:
+        The gradient of x, [N, H], and those of the weights, if needed.
+    """
+    grad_gate, grad_up, hidden = product_backward(gate, up, grad_y @ weights[2])
+    grad_x = torch.addmm(grad_gate @ weights[0], grad_up, weights[1])
+    if not needs_weights:
+        return grad_x, None
+    return grad_x, (grad_gate.t() @ x, grad_up.t() @ x, grad_y.t() @ hidden)
