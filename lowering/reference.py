@@ -9,7 +9,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..runtime.lookup import LOOKUP
+from ..runtime.tr_hash.op import TR_HASH_MLP
 from .provider import Declined
+from .tr_hash import inline_tr_hash
 
 aten = torch.ops.aten
 
@@ -68,4 +70,4 @@ def _gather(module: GraphModule, node: Node, table: Node, ids: Node) -> Node:
     return _call(module, node, aten.reshape.default, (read, [*sizes, width]))
 
 
-_LOWERINGS: dict[Any, Callable[[GraphModule, Node], tuple[Node, str]]] = {LOOKUP: _lookup}
+_LOWERINGS: dict[Any, Callable[[GraphModule, Node], tuple[Node, str]]] = {LOOKUP: _lookup, TR_HASH_MLP: inline_tr_hash}

@@ -22,6 +22,15 @@ from .stored import DERIVED, ROUTE_TABLE, checked_table, derived_entries, stored
 _TABLES = (ROUTE_TABLE, "active_route_table")
 
 
+class _LastCall:
+    """A note about the last call. Without `__dict__`, so that capture does not take it for state that a graph would lose."""
+
+    __slots__ = ("decision",)
+
+    def __init__(self) -> None:
+        self.decision: BackendDecision | None = None
+
+
 class TRHashEngine(nn.Module):
     """y = shared_scale · S(x) + routed_scale · Σ_j a_j · E[R[j, t]](x), for hidden x and token id t.
 
@@ -38,9 +47,6 @@ class TRHashEngine(nn.Module):
         routes: a table to use instead of the one `config` describes, such as one from a checkpoint.
         device: of parameters and table; None takes torch's default. On `meta` the table is kept aside, and is in place
             once the module is materialised.
-
-    Attributes:
-        last_backend: who computed the last call, and why not others; None before the first.
 
     Raises:
         NotImplementedError: FP8 or INT8 precision, naming what is missing.
@@ -68,7 +74,7 @@ class TRHashEngine(nn.Module):
         self._capacity = Capacity(experts, inner)
         self._aside: dict[str, Tensor] = {}  # tables whose buffers are on the meta device
         self._graphs = GraphPool(config.graph_buckets)
-        self.last_backend: BackendDecision | None = None
+        self._last = _LastCall()
         self.expert_gate = nn.Parameter(torch.empty(experts, width, inner, **place))
         self.expert_up = nn.Parameter(torch.empty(experts, width, inner, **place))
         self.expert_down = nn.Parameter(torch.empty(experts, inner, width, **place))
@@ -91,6 +97,11 @@ class TRHashEngine(nn.Module):
     def capacity(self) -> Capacity:
         """Experts and columns in use."""
         return self._capacity
+
+    @property
+    def last_backend(self) -> BackendDecision | None:
+        """Who computed the last call, and why not others; None before the first."""
+        return self._last.decision
 
     @property
     def is_reduced(self) -> bool:
@@ -123,14 +134,16 @@ class TRHashEngine(nn.Module):
             IndexError: under `out_of_range="error"`, an id outside the vocabulary.
             RuntimeError: the requested backend cannot serve the call, or the module is still on the meta device.
         """
-        self._check_call(hidden_states, token_ids)
-        decision = decide(self._circumstances(hidden_states.device.type))
+        if isinstance(hidden_states, Tensor):  # a proxy of torch.fx is checked by the operation, when the graph runs
+            self._check_call(hidden_states, token_ids)
+        decision = decide(self._circumstances(self.route_table.device.type))
         if decision.selected is Backend.CUDA_GRAPH:
             output = self._replay(hidden_states, token_ids)
         else:
             decision = self._with_lowering(decision, token_ids)
             output = self._compute(hidden_states, token_ids, self._config.out_of_range)
-        self.last_backend = decision
+        if not torch.compiler.is_exporting():
+            self._last.decision = decision
         return output
 
     def set_route_weights(self, route_weights: Sequence[float]) -> None:
@@ -228,10 +241,11 @@ class TRHashEngine(nn.Module):
             raise RuntimeError("the module is on the meta device; materialise it with to_empty(device=…) and load its state")
 
     def _with_lowering(self, decision: BackendDecision, token_ids: Tensor) -> BackendDecision:
-        if torch.compiler.is_compiling():
+        tokens = token_ids.numel()
+        if torch.compiler.is_compiling() or not isinstance(tokens, int):
             return decision
         choice = choose(
-            tokens=token_ids.numel(),
+            tokens=tokens,
             num_experts=self._capacity.num_experts,
             expert_width=self._capacity.expert_width,
             weights=[weight * self._config.routed_output_scale for weight in self._config.route_weights],
@@ -240,17 +254,19 @@ class TRHashEngine(nn.Module):
         return BackendDecision(decision.requested, decision.selected, decision.reasons, lowering=choice.lowering)
 
     def _compute(self, hidden_states: Tensor, token_ids: Tensor, out_of_range: str) -> Tensor:
-        weights, table, device_type = self._weights(), self._active_table(), hidden_states.device.type
-        given = hidden_states.dtype
-        if torch.is_autocast_enabled(device_type) and given != torch.float64:
-            dtype = torch.get_autocast_dtype(device_type)
-            hidden_states = hidden_states.to(dtype)
-            weights = [weight if weight is None else weight.to(dtype) for weight in weights]
+        weights, device_type = self._weights(), self.route_table.device.type
+        if not torch.is_autocast_enabled(device_type) or hidden_states.dtype == torch.float64:
+            return self._operation(hidden_states, token_ids, weights, out_of_range)
+        dtype = torch.get_autocast_dtype(device_type)
+        weights = [weight if weight is None else weight.to(dtype) for weight in weights]
+        return self._operation(hidden_states.to(dtype), token_ids, weights, out_of_range).to(hidden_states.dtype)
+
+    def _operation(self, hidden_states: Tensor, token_ids: Tensor, weights: list[Tensor | None], out_of_range: str) -> Tensor:
         config = self._config
         output: Tensor = TR_HASH_MLP(
             hidden_states,
             token_ids,
-            table,
+            self.route_table if self.active_route_table is None else self.active_route_table,
             *weights,
             list(config.route_weights),
             config.shared_output_scale,
@@ -258,7 +274,7 @@ class TRHashEngine(nn.Module):
             out_of_range,
             AUTO,
         )
-        return output.to(given)
+        return output
 
     def _replay(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
         if self.training:
@@ -270,9 +286,6 @@ class TRHashEngine(nn.Module):
             return self._compute(hidden, ids, "clamp")
 
         return self._graphs.run(compute, hidden_states, token_ids, [*self.parameters(), *self.buffers()])
-
-    def _active_table(self) -> Tensor:
-        return self.route_table if self.active_route_table is None else self.active_route_table
 
     def _weights(self) -> list[Tensor | None]:
         shared = [layer if layer is None else layer.weight for layer in (self.shared_gate, self.shared_up, self.shared_down)]

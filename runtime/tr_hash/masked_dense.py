@@ -25,8 +25,10 @@ def multipliers(routes: Tensor, weights: Sequence[float], num_experts: int, dtyp
         dtype: float32 or float64.
     """
     tokens = routes.shape[1]
-    each = torch.tensor(weights, dtype=dtype).to(routes.device).expand(tokens, len(weights))
-    return torch.zeros(tokens, num_experts, dtype=dtype, device=routes.device).scatter_add(1, routes.t(), each)
+    factors = torch.zeros(tokens, num_experts, dtype=dtype, device=routes.device)
+    for position, weight in enumerate(weights):
+        factors = factors.scatter_add(1, routes[position].unsqueeze(1), factors.new_full((tokens, 1), weight))
+    return factors
 
 
 def forward(x: Tensor, experts: Experts, factors: Tensor, y: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:

@@ -34,24 +34,23 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     Raises:
         IndexError: an id outside the vocabulary, under `out_of_range="error"`.
     """
-    lowering = call.resolved()
-    with _without_autocast(call.hidden):
-        x, routes = _flat(call.hidden), _routes(call)
-        shared = [x.new_empty((0, 0)), x.new_empty((0, 0))]
-        if call.shared is None:
-            y = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        else:
-            y, *shared = shared_forward(x, call.shared, keep=keep)
-            if call.shared_scale != 1:
-                y.mul_(call.shared_scale)
-        kept = [x.new_empty(call.kept_shapes()[1] if keep else (0,)) for _ in range(2)] if lowering in _GROUPINGS else []
-        if lowering in _GROUPINGS:
-            groups = _GROUPINGS[lowering](routes, call.factors, len(call.expert_gate), _factor_dtype(x))
-            grouped.forward(x, call.experts, groups, y, (kept[0], kept[1]) if keep else None)
-        else:
-            factors = masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
-            kept = list(masked_dense.forward(x, call.experts, factors, y, keep=keep))
-    return y.view(call.hidden.shape), shared[0], shared[1], kept[0], kept[1]
+    return _forward(call._replace(lowering=call.resolved()), _routes(call), keep=keep)
+
+
+def traceable_forward(call: Call) -> Tensor:
+    """The layer in the masked-dense form: no shape depends on values, and ids are clamped or, outside, refused by the read.
+
+    Args:
+        call: checked.
+
+    Raises:
+        IndexError: an id outside the vocabulary, under `out_of_range="error"`; raised by the read of the table.
+    """
+    ids = call.token_ids.reshape(-1).to(torch.int64)
+    if call.out_of_range == "clamp":
+        ids = ids.clamp(0, call.route_table.shape[1] - 1)
+    routes = torch.embedding(call.route_table.t(), ids).t().to(torch.int64)
+    return _forward(call._replace(lowering="masked_dense"), routes, keep=False)[0]
 
 
 def backward(
@@ -88,6 +87,26 @@ def backward(
         none = [x.new_empty(0) for _ in range(6)]
         weights = [*(of_experts or none[:3]), *(of_shared or none[3:])]
     return grad_x.view(call.hidden.shape), weights[0], weights[1], weights[2], weights[3], weights[4], weights[5]
+
+
+def _forward(call: Call, routes: Tensor, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    with _without_autocast(call.hidden):
+        x = _flat(call.hidden)
+        shared = [x.new_empty((0, 0)), x.new_empty((0, 0))]
+        if call.shared is None:
+            y = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        else:
+            y, *shared = shared_forward(x, call.shared, keep=keep)
+            if call.shared_scale != 1:
+                y.mul_(call.shared_scale)
+        kept = [x.new_empty(call.kept_shapes()[1] if keep else (0,)) for _ in range(2)] if call.lowering in _GROUPINGS else []
+        if call.lowering in _GROUPINGS:
+            groups = _GROUPINGS[call.lowering](routes, call.factors, len(call.expert_gate), _factor_dtype(x))
+            grouped.forward(x, call.experts, groups, y, (kept[0], kept[1]) if keep else None)
+        else:
+            factors = masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
+            kept = list(masked_dense.forward(x, call.experts, factors, y, keep=keep))
+    return y.view(call.hidden.shape), shared[0], shared[1], kept[0], kept[1]
 
 
 def _flat(tensor: Tensor) -> Tensor:
