@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from .._torch import as_traced, fake_mode_of
 from ..runtime.tr_hash.call import Call
-from ..runtime.tr_hash.reference import traceable_forward
+from ..runtime.tr_hash.traceable import traceable_forward
 
 
 def inline_tr_hash(module: GraphModule, node: Node) -> tuple[Node, str]:
@@ -28,7 +28,7 @@ def inline_tr_hash(module: GraphModule, node: Node) -> tuple[Node, str]:
 
     mode = fake_mode_of(tensors[0])
     with as_traced(mode):
-        traced = make_fx(torch.func.functionalize(computed), tracing_mode="symbolic" if mode.shape_env else "fake")(*tensors)
+        traced = make_fx(computed, tracing_mode="symbolic" if mode.shape_env else "fake")(*tensors)
     operands = [each for each in node.args if isinstance(each, Node)]
     return _copied(module.graph, traced.graph, operands), "aten masked-dense SwiGLU"
 

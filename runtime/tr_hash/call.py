@@ -85,23 +85,21 @@ class Call(NamedTuple):
         require_possible(self.lowering, self.factors)
         if self.out_of_range not in OUT_OF_RANGE:
             raise ValueError(f"out_of_range must be one of {OUT_OF_RANGE}, not {self.out_of_range!r}")
-        if self.route_table.dtype != torch.uint8:
-            raise TypeError(f"route_table must be uint8 [K, V], got {self.route_table.dtype}")
+        table, hidden = self.route_table, self.hidden
+        if table.dtype != torch.uint8:
+            raise TypeError(f"route_table must be uint8 [K, V], got {table.dtype}")
+        if table.dim() != 2 or table.shape[0] != len(self.route_weights):
+            raise ValueError(f"route_table is {tuple(table.shape)}, not [{len(self.route_weights)}, V]")
         experts, width, inner = self.expert_gate.shape
-        expected: dict[str, tuple[int, ...]] = {"expert_up": (experts, width, inner), "expert_down": (experts, inner, width)}
+        _require("expert_up", self.expert_up, (experts, width, inner), hidden)
+        _require("expert_down", self.expert_down, (experts, inner, width), hidden)
         if self.shared_gate is not None:
             shared = self.shared_gate.shape[0]
-            expected |= {"shared_gate": (shared, width), "shared_up": (shared, width), "shared_down": (width, shared)}
-        for name, shape in expected.items():
-            operand = getattr(self, name)
-            if operand is None or tuple(operand.shape) != shape:
-                raise ValueError(f"{name} must be {shape}, got {None if operand is None else tuple(operand.shape)}")
-            if operand.dtype != self.hidden.dtype:
-                raise TypeError(f"hidden is {self.hidden.dtype} and {name} {operand.dtype}; cast one, or use autocast")
-        if self.hidden.shape != (*self.token_ids.shape, width):
-            raise ValueError(f"hidden is {tuple(self.hidden.shape)}, not [*token_ids.shape, {width}]")
-        if self.route_table.dim() != 2 or self.route_table.shape[0] != len(self.route_weights):
-            raise ValueError(f"route_table is {tuple(self.route_table.shape)}, not [{len(self.route_weights)}, V]")
+            _require("shared_gate", self.shared_gate, (shared, width), hidden)
+            _require("shared_up", self.shared_up, (shared, width), hidden)
+            _require("shared_down", self.shared_down, (width, shared), hidden)
+        if hidden.shape != (*self.token_ids.shape, width):
+            raise ValueError(f"hidden is {tuple(hidden.shape)}, not [*token_ids.shape, {width}]")
 
     def kept_shapes(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Of the pre-activations of shared branch and experts, by the lowering."""
@@ -109,7 +107,14 @@ class Call(NamedTuple):
         shared = (0, 0) if self.shared_gate is None else (tokens, self.shared_gate.shape[0])
         lowering = self.resolved()
         if lowering == "masked_dense":
-            return shared, (experts, tokens, inner)
+            return shared, (tokens, experts, inner)
         if lowering == "by_pair":
             return shared, (tokens, 2 * inner)
         return shared, (tokens * sum(1 for factor in self.factors if factor), inner)
+
+
+def _require(name: str, operand: Tensor | None, shape: tuple[int, ...], hidden: Tensor) -> None:
+    if operand is None or operand.shape != shape:
+        raise ValueError(f"{name} must be {shape}, got {None if operand is None else tuple(operand.shape)}")
+    if operand.dtype != hidden.dtype:
+        raise TypeError(f"hidden is {hidden.dtype} and {name} {operand.dtype}; cast one, or use autocast")

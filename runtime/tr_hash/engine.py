@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ _TABLES = (ROUTE_TABLE, "active_route_table")
 class _LastCall:
     """A note about the last call. Without `__dict__`, so that capture does not take it for state that a graph would lose."""
 
-    __slots__ = ("decision",)
+    __slots__ = ("decision", "rests_on")
 
     def __init__(self) -> None:
         self.decision: BackendDecision | None = None
+        self.rests_on: tuple[Any, ...] = ()
 
 
 class TRHashEngine(nn.Module):
@@ -136,15 +138,10 @@ class TRHashEngine(nn.Module):
         """
         if isinstance(hidden_states, Tensor):  # a proxy of torch.fx is checked by the operation, when the graph runs
             self._check_call(hidden_states, token_ids)
-        decision = decide(self._circumstances(self.route_table.device.type))
+        decision = self._decision(token_ids)
         if decision.selected is Backend.CUDA_GRAPH:
-            output = self._replay(hidden_states, token_ids)
-        else:
-            decision = self._with_lowering(decision, token_ids)
-            output = self._compute(hidden_states, token_ids, self._config.out_of_range)
-        if not torch.compiler.is_exporting():
-            self._last.decision = decision
-        return output
+            return self._replay(hidden_states, token_ids)
+        return self._compute(hidden_states, token_ids, self._config.out_of_range)
 
     def set_route_weights(self, route_weights: Sequence[float]) -> None:
         """Exchange the weights of the route positions, for every backend at once.
@@ -240,18 +237,24 @@ class TRHashEngine(nn.Module):
         if self.route_table.is_meta and not hidden_states.is_meta:
             raise RuntimeError("the module is on the meta device; materialise it with to_empty(device=…) and load its state")
 
-    def _with_lowering(self, decision: BackendDecision, token_ids: Tensor) -> BackendDecision:
-        tokens = token_ids.numel()
-        if torch.compiler.is_compiling() or not isinstance(tokens, int):
-            return decision
-        choice = choose(
-            tokens=tokens,
-            num_experts=self._capacity.num_experts,
-            expert_width=self._capacity.expert_width,
-            weights=[weight * self._config.routed_output_scale for weight in self._config.route_weights],
-            device_type=token_ids.device.type,
-        )
-        return BackendDecision(decision.requested, decision.selected, decision.reasons, lowering=choice.lowering)
+    def _decision(self, token_ids: Tensor) -> BackendDecision:
+        """Who computes this call; the last answer where nothing it rests on has changed."""
+        device_type, tokens = self.route_table.device.type, token_ids.numel()
+        if torch.compiler.is_compiling() or not isinstance(tokens, int):  # a symbol or a proxy: the operation chooses
+            return decide(self._circumstances(device_type))
+        rests_on = self._config, self._capacity, device_type, tokens
+        if self._last.decision is None or self._last.rests_on != rests_on:
+            choice = choose(
+                tokens=tokens,
+                num_experts=self._capacity.num_experts,
+                expert_width=self._capacity.expert_width,
+                weights=[weight * self._config.routed_output_scale for weight in self._config.route_weights],
+                device_type=device_type,
+            )
+            decision = decide(self._circumstances(device_type))
+            lowering = choice.lowering if decision.selected is Backend.PYTORCH else None
+            self._last.decision, self._last.rests_on = replace(decision, lowering=lowering), rests_on
+        return self._last.decision
 
     def _compute(self, hidden_states: Tensor, token_ids: Tensor, out_of_range: str) -> Tensor:
         weights, device_type = self._weights(), self.route_table.device.type
@@ -289,10 +292,10 @@ class TRHashEngine(nn.Module):
 
     def _weights(self) -> list[Tensor | None]:
         shared = [layer if layer is None else layer.weight for layer in (self.shared_gate, self.shared_up, self.shared_down)]
-        experts, width = self._capacity
         stored = [self.expert_gate, self.expert_up, self.expert_down]
         if not self.is_reduced:
             return [*stored, *shared]
+        experts, width = self._capacity
         return [stored[0][:experts, :, :width], stored[1][:experts, :, :width], stored[2][:experts, :width], *shared]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TRHashEngine:

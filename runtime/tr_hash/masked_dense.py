@@ -26,9 +26,10 @@ def multipliers(routes: Tensor, weights: Sequence[float], num_experts: int, dtyp
     """
     tokens = routes.shape[1]
     factors = torch.zeros(tokens, num_experts, dtype=dtype, device=routes.device)
-    for position, weight in enumerate(weights):
-        factors = factors.scatter_add(1, routes[position].unsqueeze(1), factors.new_full((tokens, 1), weight))
-    return factors
+    if min(weights) == max(weights):
+        return factors.scatter_add_(1, routes.t(), factors.new_full((tokens, len(weights)), weights[0]))
+    columns = [factors.new_full((tokens, 1), weight) for weight in weights]
+    return factors.scatter_add_(1, routes.t(), torch.cat(columns, 1))
 
 
 def forward(x: Tensor, experts: Experts, factors: Tensor, y: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:
@@ -42,11 +43,15 @@ def forward(x: Tensor, experts: Experts, factors: Tensor, y: Tensor, *, keep: bo
         keep: leave the pre-activations as they are, for `backward`.
 
     Returns:
-        The pre-activations of gate and up, both [E, N, W].
+        The pre-activations of gate and up, both [N, E, W].
     """
-    each = x.unsqueeze(0).expand(experts[0].shape[0], -1, -1)
-    gate, up = torch.bmm(each, experts[0]), torch.bmm(each, experts[1])
-    y.addmm_(_side_by_side(_scaled(product(gate, up, keep=keep), factors)), _stacked(experts[2]))
+    tokens, (number, _, width) = len(x), experts[0].shape
+    each = x.unsqueeze(0).expand(number, -1, -1)
+    gate, up = x.new_empty(tokens, number, width), x.new_empty(tokens, number, width)
+    torch.bmm(each, experts[0], out=gate.transpose(0, 1))
+    torch.bmm(each, experts[1], out=up.transpose(0, 1))
+    columns = _scaled(product(gate, up, keep=keep), factors)
+    y.addmm_(columns.view(tokens, number * width), experts[2].reshape(number * width, -1))
     return gate, up
 
 
@@ -59,29 +64,18 @@ def backward(
         The gradient of x, [N, H], and those of the experts, if needed.
     """
     each = grad_y.unsqueeze(0).expand(experts[2].shape[0], -1, -1)
-    grad_product = _scaled(torch.bmm(each, experts[2].transpose(1, 2)), factors)
-    grad_gate, grad_up, hidden = product_backward(gate, up, grad_product)
-    unchosen = (factors == 0).t().unsqueeze(2)
-    grad_gate, grad_up = grad_gate.masked_fill(unchosen, 0), grad_up.masked_fill(unchosen, 0)
+    grad_product = _scaled(torch.bmm(each, experts[2].transpose(1, 2)).transpose(0, 1), factors)
+    grads = product_backward(gate, up, grad_product)
+    unchosen = factors.logical_not().unsqueeze(2)
+    grad_gate, grad_up = (grad.masked_fill_(unchosen, 0).transpose(0, 1) for grad in grads[:2])
     grad_x = torch.bmm(grad_gate, experts[0].transpose(1, 2)).add_(torch.bmm(grad_up, experts[1].transpose(1, 2))).sum(0)
     if not needs_weights:
         return grad_x, None
-    rows = x.t().unsqueeze(0).expand(gate.shape[0], -1, -1)
-    down = torch.bmm(_scaled(hidden, factors).transpose(1, 2), each)
+    rows = x.t().unsqueeze(0).expand(gate.shape[1], -1, -1)
+    down = torch.bmm(_scaled(grads[2], factors).permute(1, 2, 0), each)
     return grad_x, (torch.bmm(rows, grad_gate), torch.bmm(rows, grad_up), down)
 
 
 def _scaled(columns: Tensor, factors: Tensor) -> Tensor:
-    """`columns` [E, N, W] times the factors, in place; exactly 0 where the factor is."""
-    factor = factors.t().unsqueeze(2)
-    return columns.mul_(factor).masked_fill_(factor == 0, 0)
-
-
-def _side_by_side(columns: Tensor) -> Tensor:
-    """[E, N, W] as [N, E·W]."""
-    return columns.transpose(0, 1).reshape(columns.shape[1], columns.shape[0] * columns.shape[2])
-
-
-def _stacked(down: Tensor) -> Tensor:
-    """[E, W, H] as [E·W, H]."""
-    return down.reshape(-1, down.shape[2])
+    """`columns` [N, E, W] times the factors, in place; exactly 0 where the factor is."""
+    return columns.mul_(factors.unsqueeze(2)).masked_fill_(factors.logical_not().unsqueeze(2), 0)

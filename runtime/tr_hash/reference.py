@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -34,23 +34,24 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     Raises:
         IndexError: an id outside the vocabulary, under `out_of_range="error"`.
     """
-    return _forward(call._replace(lowering=call.resolved()), _routes(call), keep=keep)
-
-
-def traceable_forward(call: Call) -> Tensor:
-    """The layer in the masked-dense form: no shape depends on values, and ids are clamped or, outside, refused by the read.
-
-    Args:
-        call: checked.
-
-    Raises:
-        IndexError: an id outside the vocabulary, under `out_of_range="error"`; raised by the read of the table.
-    """
-    ids = call.token_ids.reshape(-1).to(torch.int64)
-    if call.out_of_range == "clamp":
-        ids = ids.clamp(0, call.route_table.shape[1] - 1)
-    routes = torch.embedding(call.route_table.t(), ids).t().to(torch.int64)
-    return _forward(call._replace(lowering="masked_dense"), routes, keep=False)[0]
+    call = call._replace(lowering=call.resolved())
+    with _without_autocast(call.hidden):
+        x, routes = _flat(call.hidden), _routes(call)
+        if call.shared is None:
+            y, shared_gate, shared_up = torch.zeros_like(x, memory_format=torch.contiguous_format), *_nothing(x)
+        else:
+            y, shared_gate, shared_up = shared_forward(x, call.shared, keep=keep)
+            if call.shared_scale != 1:
+                y.mul_(call.shared_scale)
+        if call.lowering in _GROUPINGS:
+            groups = _GROUPINGS[call.lowering](routes, call.factors, len(call.expert_gate), _factor_dtype(x))
+            shape = call.kept_shapes()[1]
+            gate, up = (x.new_empty(shape), x.new_empty(shape)) if keep else _nothing(x)
+            grouped.forward(x, call.experts, groups, y, (gate, up) if keep else None)
+        else:
+            factors = masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
+            gate, up = masked_dense.forward(x, call.experts, factors, y, keep=keep)
+    return y.view(call.hidden.shape), shared_gate, shared_up, gate, up
 
 
 def backward(
@@ -89,24 +90,8 @@ def backward(
     return grad_x.view(call.hidden.shape), weights[0], weights[1], weights[2], weights[3], weights[4], weights[5]
 
 
-def _forward(call: Call, routes: Tensor, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    with _without_autocast(call.hidden):
-        x = _flat(call.hidden)
-        shared = [x.new_empty((0, 0)), x.new_empty((0, 0))]
-        if call.shared is None:
-            y = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        else:
-            y, *shared = shared_forward(x, call.shared, keep=keep)
-            if call.shared_scale != 1:
-                y.mul_(call.shared_scale)
-        kept = [x.new_empty(call.kept_shapes()[1] if keep else (0,)) for _ in range(2)] if call.lowering in _GROUPINGS else []
-        if call.lowering in _GROUPINGS:
-            groups = _GROUPINGS[call.lowering](routes, call.factors, len(call.expert_gate), _factor_dtype(x))
-            grouped.forward(x, call.experts, groups, y, (kept[0], kept[1]) if keep else None)
-        else:
-            factors = masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
-            kept = list(masked_dense.forward(x, call.experts, factors, y, keep=keep))
-    return y.view(call.hidden.shape), shared[0], shared[1], kept[0], kept[1]
+def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty((0, 0)), x.new_empty((0, 0))
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -122,8 +107,7 @@ def _factor_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(torch.float32, x.dtype)
 
 
-@contextmanager
-def _without_autocast(hidden: Tensor) -> Iterator[None]:
+def _without_autocast(hidden: Tensor) -> AbstractContextManager[object]:
     """The operands have one dtype already, and autocast would give parts of the sum another."""
-    with torch.autocast(hidden.device.type, enabled=False):
-        yield
+    device_type = hidden.device.type
+    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()

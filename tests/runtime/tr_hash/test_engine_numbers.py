@@ -9,17 +9,21 @@ import torch
 from torch import Tensor
 
 from foldfx.runtime.tr_hash import TR_HASH_MLP, TRHashEngine, TRHashEngineConfig, reference_topk_swiglu
+from foldfx.runtime.tr_hash.call import Call
 from foldfx.runtime.tr_hash.choice import LOWERINGS
+from foldfx.runtime.tr_hash.traceable import traceable_forward
 
 from .definition import HIDDEN, LIMITS, SIZES, VOCABULARY, assert_near, by_token, engine, inputs, strategies
 from .golden import Layer, layers
 
+TRACEABLE = "traceable"
+
 
 def run(layer: TRHashEngine, hidden: Tensor, ids: Tensor, lowering: str) -> Tensor:
-    """The engine's operation with the lowering named."""
+    """The engine's operation with the lowering named, or its form for graphs."""
     config = layer.config
     shared = [None] * 3 if layer.shared_gate is None else [layer.shared_gate, layer.shared_up, layer.shared_down]
-    return TR_HASH_MLP(
+    return (_traceable if lowering == TRACEABLE else TR_HASH_MLP)(
         hidden,
         ids,
         layer.route_table,
@@ -35,10 +39,14 @@ def run(layer: TRHashEngine, hidden: Tensor, ids: Tensor, lowering: str) -> Tens
     )
 
 
+def _traceable(*arguments: Any) -> Tensor:
+    return traceable_forward(Call(*arguments))
+
+
 def lowerings(layer: TRHashEngine) -> list[str]:
     """Those that can compute this layer."""
     pairs = layer.config.top_k == 2 and all(layer.config.route_weights)
-    return ["auto", *(each for each in LOWERINGS if pairs or each != "by_pair")]
+    return ["auto", TRACEABLE, *(each for each in LOWERINGS if pairs or each != "by_pair")]
 
 
 @pytest.mark.parametrize("golden", layers(), ids=lambda layer: layer.config["routing_strategy"])

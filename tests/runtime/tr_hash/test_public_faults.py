@@ -17,7 +17,7 @@ from foldfx.runtime.tr_hash.call import Call
 from foldfx.runtime.tr_hash.convert import from_token_routed
 from foldfx.runtime.tr_hash.grouping import by_expert, by_pair
 from foldfx.runtime.tr_hash.model_config import WITHOUT_EFFECT, layer_config
-from foldfx.runtime.tr_hash.reference import traceable_forward
+from foldfx.runtime.tr_hash.traceable import traceable_forward
 
 from .definition import HIDDEN, VOCABULARY, assert_near, by_token, engine, inputs
 
