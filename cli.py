@@ -1,7 +1,7 @@
 """The command line: `foldfx analyze | compile | bisect | verify | routes | demo`.
 
 JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
-that was rolled back, a bisection that found something wrong, or modules or routes not found equal.
+that was rolled back, a bisection that found something wrong, modules or routes not found equal, or a wrong route table.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .cli_inputs import (
     progress_bars,
 )
 from .cli_routes import routes_app
+from .cli_tr_hash import tables_app
 from .inspection.facts_view import facts_table, facts_to_dict
 from .inspection.report import SCHEMA_VERSION
 from .passes.pipeline import Pipeline
@@ -46,6 +47,7 @@ app = typer.Typer(
     help="Fold what depends on a token id alone into lookup tables.",
     rich_markup_mode=None,
 )
+routes_app.add_typer(tables_app)
 app.add_typer(routes_app, name="routes")
 
 

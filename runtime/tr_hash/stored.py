@@ -45,13 +45,21 @@ def stored_table(config: TRHashEngineConfig, state: Mapping[str, Any], prefix: s
     """
     entry = state.get(prefix + ROUTE_TABLE)
     table = current if entry is None else checked_table(config, RouteTable(entry, config.num_experts))
-    for name, derived in derived_entries(table).items():
-        stored = state.get(prefix + name)
-        if stored is None or not derived.numel():
-            continue
-        if stored.shape != derived.shape or not torch.equal(stored.cpu().to(torch.int64), derived.to(torch.int64)):
-            raise ValueError(
-                f"{name} disagrees with {'the' if entry is not None else 'the present'} route_table; one of them belongs to "
-                "another checkpoint. Leave it out to have it derived"
-            )
+    require_same_codes(table, {name: state[prefix + name] for name in DERIVED if prefix + name in state})
     return table
+
+
+def require_same_codes(table: RouteTable, stored: Mapping[str, torch.Tensor]) -> None:
+    """Refuse pair codes that do not say a table's routes; see `stored_table`.
+
+    Raises:
+        ValueError: the entry that disagrees.
+    """
+    for name, derived in derived_entries(table).items():
+        if name not in stored or not derived.numel():
+            continue
+        if stored[name].shape != derived.shape or not torch.equal(stored[name].cpu().to(torch.int64), derived.to(torch.int64)):
+            raise ValueError(
+                f"{name} disagrees with the route table {table!r}; one of them belongs to another checkpoint. Leave {name} "
+                "out to have it derived"
+            )

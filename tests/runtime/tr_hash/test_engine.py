@@ -160,9 +160,9 @@ def test_a_published_checkpoint_loads_in_a_model(assign: bool) -> None:
         ("route_table", torch.full((2, VOCABULARY), 9), "out-of-range expert index: 9"),
         ("route_table", torch.zeros(2, VOCABULARY), "must hold integers"),
         ("route_table", torch.tensor([[0], [1]]), r"K, V, E = \(2, 1, 4\), the layer has \(2, 50, 4\)"),
-        ("fused_route_codes", torch.zeros(VOCABULARY, dtype=torch.uint8), "fused_route_codes disagrees with the route_table"),
-        ("fused_expert_pairs", torch.zeros(6, 2, dtype=torch.int32), "fused_expert_pairs disagrees with the route_table"),
-        ("fused_route_codes", torch.zeros(3, dtype=torch.uint8), "fused_route_codes disagrees with the route_table"),
+        ("fused_route_codes", torch.zeros(VOCABULARY, dtype=torch.uint8), "fused_route_codes disagrees with the route table"),
+        ("fused_expert_pairs", torch.zeros(6, 2, dtype=torch.int32), "fused_expert_pairs disagrees with the route table"),
+        ("fused_route_codes", torch.zeros(3, dtype=torch.uint8), "fused_route_codes disagrees with the route table"),
     ],
 )
 def test_a_wrong_table_or_code_leaves_the_layer_alone(name: str, value: Tensor, message: str) -> None:
@@ -177,7 +177,7 @@ def test_a_wrong_table_or_code_leaves_the_layer_alone(name: str, value: Tensor, 
 def test_codes_without_a_table_are_compared_with_the_present_one() -> None:
     layer = engine()
     codes = {"fused_route_codes": pair_codes(RouteTable(PLANTED, 4))[0]}
-    with pytest.raises(RuntimeError, match="disagrees with the present route_table"):
+    with pytest.raises(RuntimeError, match="disagrees with the route table"):
         layer.load_state_dict(codes, strict=False)
     own = {"fused_route_codes": pair_codes(layer.routes)[0]}
     assert layer.load_state_dict(own, strict=False).unexpected_keys == []

@@ -1,0 +1,84 @@
+"""`foldfx routes build | check`: what is printed and written, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from foldfx import cli
+from foldfx.runtime.tr_hash import TRHashEngine, TRHashEngineConfig
+
+BUILD = ["routes", "build", "token_id_multi_hash", "--vocab-size", "32000", "--num-experts", "4", "--top-k", "2"]
+FIRST_LAYER = "4e47a3ce"
+
+
+def test_build_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The released first layer: digest and occupancy as published."""
+    out = tmp_path / "table.safetensors"
+    assert cli.main([*BUILD, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith(f"route_table: K=2, V=32,000, E=4, sha256 {FIRST_LAYER}")
+    assert printed[1:] == ["  route 0: 7,897 8,068 8,016 8,019 tokens", "  route 1: 8,057 8,050 7,901 7,992 tokens"]
+    assert load_file(out)["route_table"].dtype == torch.uint8
+    assert cli.main(["routes", "check", str(out), "--strategy", "token_id_multi_hash"]) == 0
+    capsys.readouterr()
+    assert cli.main(["routes", "check", str(out), "--strategy", "modulo_cyclic"]) == 2
+    assert "tokens are routed otherwise than by modulo_cyclic" in capsys.readouterr().out
+
+
+def test_build_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*BUILD[:-1], "3"]) == 1
+    assert capsys.readouterr().err == "foldfx: ValueError: top_k must be one of (1, 2, 4), got 3\n"
+    assert cli.main([*BUILD[:2], "round_robin", *BUILD[3:]]) != 0
+
+
+def checkpoint(folder: Path, **changes: torch.Tensor) -> Path:
+    """Two layers of a model, as safetensors."""
+    state = {}
+    for layer in range(2):
+        engine = TRHashEngine(TRHashEngineConfig(4, 20, 4, 2, 3, 2, layer_index=layer))
+        state |= {f"layers.{layer}.mlp.engine.{name}": entry for name, entry in engine.state_dict().items()}
+    file = folder / "model.safetensors"
+    save_file(state | {f"layers.1.mlp.engine.{name}": entry for name, entry in changes.items()}, file)
+    return file
+
+
+def test_check_reads_every_layer_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = checkpoint(tmp_path)
+    assert cli.main(["routes", "check", str(file), "--strategy", "token_id_balanced_hash", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found] == [f"layers.{layer}.mlp.engine.route_table" for layer in range(2)]
+    assert {each["num_experts"] for each in found} == {4}
+    assert cli.main(["routes", "check", str(file), "--strategy", "token_id_balanced_hash", "--route-seed", "1"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "message"),
+    [
+        ("route_table", torch.full((2, 20), 7), "layers.1.mlp.engine.route_table: route_table contains an out-of-range"),
+        ("route_table", torch.zeros(2, 20, dtype=torch.int64), "routes must select distinct experts"),
+        ("fused_route_codes", torch.zeros(20, dtype=torch.uint8), "fused_route_codes disagrees with the route table"),
+    ],
+)
+def test_check_names_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, entry: torch.Tensor, message: str
+) -> None:
+    assert cli.main(["routes", "check", str(checkpoint(tmp_path, **{name: entry}))]) == 2
+    assert message in capsys.readouterr().out
+
+
+def test_check_asks_for_what_the_file_does_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tables.safetensors"
+    save_file({"topk_token_to_expert": torch.tensor([[0, 1], [1, 0]])}, file)
+    assert cli.main(["routes", "check", str(file)]) == 1
+    assert "pass --num-experts" in capsys.readouterr().err
+    assert cli.main(["routes", "check", str(file), "--num-experts", "2"]) == 0
+    save_file({"other": torch.zeros(1)}, file)
+    assert cli.main(["routes", "check", str(file)]) == 1
+    assert "holds no entry named route_table" in capsys.readouterr().err
+    assert cli.main(["routes", "check", str(tmp_path / "none")]) == 1
+    assert "there is no file" in capsys.readouterr().err
