@@ -19,6 +19,7 @@ from .._torch import static_size, storage_key, tree_map
 from ..errors import CaptureError
 from .attributes import AttributeWatch
 from .audit import audit
+from .contraction import EinsumInPairs
 from .dropped import refuse_dropped
 from .example import Example
 from .observables import Observed, measure_observables, observed, underlying
@@ -116,7 +117,7 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
     watch, around, call = AttributeWatch(model), SurroundingsWatch(underlying(model)), example.cloned()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), EinsumInPairs():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
             exported: ExportedProgram = torch.export.export(
                 model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
