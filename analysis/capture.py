@@ -22,7 +22,7 @@ from .audit import audit
 from .contraction import EinsumInPairs
 from .dropped import refuse_dropped
 from .example import Example
-from .observables import Observed, measure_observables, observed, underlying
+from .observables import measure_observables, observed, underlying
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, named_state, own_written_buffers
 from .surroundings import SurroundingsWatch
 from .tokens import TokenInput, token_domains
@@ -155,7 +155,8 @@ def _stopped_at(error: Exception) -> str:
 
 def _is_tracer(frame: FrameType) -> bool:
     name = str(frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] in ("torch", "sympy", "numpy", "contextlib") or name in (__name__, Observed.__module__)
+    own = name.rpartition(".")[0] == __name__.rpartition(".")[0]
+    return own or name.partition(".")[0] in ("torch", "sympy", "numpy", "contextlib")
 
 
 def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
