@@ -274,11 +274,17 @@ class _Attempts:
         """The candidate with every rewrite but the culprits; the first one if no culprits explain the difference.
 
         Where nothing is left of the first one, its outcomes are the last one's: they say why, rung by rung.
+
+        Raises:
+            PassError: a pass applies a rewrite that it was told is wrong.
         """
         culprits: list[Culprit] = []
         first = attempt = self._attempt(culprits)
         while attempt.built.log and attempt.verification.verdict is Verdict.DIFFERENT:
-            culprits += self._culprits(attempt)
+            found = self._culprits(attempt)
+            if again := {each.rewrite for each in found} & {each.rewrite for each in culprits}:
+                raise PassError(f"{', '.join(sorted(again))}: applied again after it was found wrong; ask fuel.admits() first")
+            culprits += found
             attempt = self._attempt(culprits)
         if attempt.built.modified and attempt.verification.success:
             return attempt

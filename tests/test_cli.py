@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file, save_model
 
 from foldfx import cli
+from foldfx.cli_inputs import built_model
 from foldfx.examples.g2p_en import DecoderStep, EncoderStep
 
 SOURCE = '''
@@ -140,12 +141,12 @@ def test_token_states_a_domain(models: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("factory", ["make", "make_tied"])
 def test_weights_are_what_is_folded(models: str, factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = cli._model(f"{models}:{factory}", None)
+    model = built_model(f"{models}:{factory}", None)
     weights = str(tmp_path / "model.safetensors")
     with torch.no_grad():
         model.get_parameter("embedding.weight").fill_(2)
     save_model(model, weights)
-    loaded = cli._model(f"{models}:{factory}", Path(weights))
+    loaded = built_model(f"{models}:{factory}", Path(weights))
     assert loaded.get_parameter("embedding.weight").eq(2).all()
     assert loaded.get_parameter("head.weight").eq(2).all() == (factory == "make_tied")
     assert cli.main(arguments("compile", models, factory, "--json", "--weights", weights)) == 0

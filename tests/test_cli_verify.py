@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import save_model
 
 from foldfx import cli
+from foldfx.cli_inputs import load_function
 
 SOURCE = '''
 import itertools
@@ -95,7 +96,7 @@ def test_json_is_all_there_is_on_stdout(
 
 def test_weights_go_into_the_side_they_are_given_for(models: str, tmp_path: Path) -> None:
     weights = str(tmp_path / "other.safetensors")
-    save_model(cli._load(f"{models}:other")(), weights)
+    save_model(load_function(f"{models}:other")(), weights)
     assert cli.main(words(models, "make", "other", "--weights", weights)) == 0
     assert cli.main(words(models, "other", "make", "--candidate-weights", weights)) == 0
     assert cli.main(words(models, "make", "make", "--candidate-weights", weights)) == 2

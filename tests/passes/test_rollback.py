@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import foldfx
+from foldfx.errors import PassError
 from foldfx.passes import Outcome, PassContext, PassResult, Status
 from foldfx.passes.builder import Builder
 from foldfx.passes.rollback import find_culprit
@@ -115,6 +116,21 @@ def test_nothing_survives_where_all_are_wrong() -> None:
 def test_harmless_rewrites_need_no_bisection() -> None:
     _, _, result = compiled([1.0, 1.0, 1.0])
     assert {outcome["status"] for outcome in result.report.data["outcomes"]} == {"applied"}
+
+
+def test_a_pass_that_does_not_ask_is_named_instead_of_run_for_ever() -> None:
+    class Deaf(Scale):
+        def run(self, program: foldfx.Program, context: PassContext) -> PassResult:
+            context.fuel.take("relu")
+            (relu,) = [node for node in program.graph.nodes if node.target is aten.relu.default]
+            scaled = Builder(program.module, relu.next, self.name).call(aten.mul.Tensor, relu, 1.5)
+            relu.replace_all_uses_with(scaled, delete_user_cb=lambda user: user is not scaled)
+            program.module.recompile()
+            return PassResult(program, (Outcome(self.name, Status.APPLIED, "relu", "times 1.5"),))
+
+    call = foldfx.Example((torch.randint(0, 7, (3, 5)),))
+    with pytest.raises(PassError, match="relu: applied again after it was found wrong"):
+        foldfx.compile(Towers(1).eval(), [call], pipeline=foldfx.Pipeline([Deaf([])]))
 
 
 class Two(nn.Module):
