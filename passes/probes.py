@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from typing import Any
 
 from ..analysis.decisions import find_decisions
@@ -22,6 +23,9 @@ CONTEXTS = 1024
 
 COMPARED = 8
 """Contexts of each decision, the nearest to a tie, on which complete outputs are compared."""
+
+COMPARED_IN_ALL = 32
+"""Contexts of all decisions together: the nearest of each first."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,9 @@ def probe_decisions(program: Program, facts: Facts, examples: Sequence[Example],
     if contextual and contexts:
         search = NearTieSearch(program, contextual, examples[0], contexts, progress=progress)
         near = search.results()
-        tried = dict.fromkeys(context.tokens for found in near for context in found.nearest[:COMPARED])
-        calls = [search.example(each) for each in tried]
+        ranked = zip_longest(*(found.nearest[:COMPARED] for found in near))
+        tried = dict.fromkeys(context.tokens for rank in ranked for context in rank if context is not None)
+        calls = [search.example(each) for each in islice(tried, COMPARED_IN_ALL)]
         near_examples = [call for call in calls if observe_program(program, call).error is None]
     return Probes(tuple(fragilities), tuple(near), shares, tuple(near_examples), contexts)
 

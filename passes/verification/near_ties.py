@@ -121,7 +121,7 @@ class NearTieSearch:
                 while self.space > self._budget > self._spent and self._domains:
                     self._climb()
                 deviations = {each: self._deviation(each) for each in self._decisions}
-            except (RuntimeError, IndexError, ValueError, AssertionError) as error:
+            except Exception as error:
                 note = f"the search ended after {self._spent:,} contexts, where the program raised {error!r}"
                 deviations = dict.fromkeys(self._decisions, 0.0)
         return [
