@@ -11,6 +11,7 @@ from ..analysis.decisions import find_decisions
 from ..analysis.example import Example
 from ..analysis.facts import Facts
 from ..analysis.program import Program
+from .tables.region import RegionError
 from .tables.tabulate import Progress
 from .verification.flip_error import flip_error
 from .verification.fragility import Fragility, fragility, region_of
@@ -103,7 +104,13 @@ def probe_decisions(program: Program, facts: Facts, examples: Sequence[Example],
     token_only = [each for each in decisions if each.token_only]
     contextual = [each for each in decisions if not each.token_only]
     fragilities = [_with_errors(program, facts, fragility(program, facts, each, progress), examples) for each in token_only]
-    shares = {each.decision.node.name: share_in_float32(program, each.decision) for each in fragilities if _has_share(each)}
+    shares: dict[str, float] = {}
+    for place, each in enumerate(fragilities):
+        if is_low(each.decision) and not each.note:
+            try:
+                shares[each.decision.node.name] = share_in_float32(program, each.decision)
+            except RegionError as error:
+                fragilities[place] = replace(each, note=f"what float32 would choose is not known: {error}")
     near: list[NearTies] = []
     near_examples: list[Example] = []
     if contextual and contexts:
@@ -114,10 +121,6 @@ def probe_decisions(program: Program, facts: Facts, examples: Sequence[Example],
         calls = [search.example(each) for each in islice(tried, COMPARED_IN_ALL)]
         near_examples = [call for call in calls if observe_program(program, call).error is None]
     return Probes(tuple(fragilities), tuple(near), shares, tuple(near_examples), contexts)
-
-
-def _has_share(found: Fragility) -> bool:
-    return is_low(found.decision) and not found.note
 
 
 def _with_errors(program: Program, facts: Facts, found: Fragility, examples: Sequence[Example]) -> Fragility:
