@@ -51,7 +51,8 @@ def observe(
                 ids[position] = (ids[position] + torch.randint(1, size, ())) % size
                 after = run({**inputs, name: ids})
                 for node in nodes:
-                    differs = (before[node] - after[node]).abs() > 1e-9 * before[node].abs().max()
+                    largest = before[node].abs().max() if before[node].numel() else 0.0
+                    differs = (before[node] - after[node]).abs() > 1e-9 * largest
                     seen = changed[node].get((name, position))
                     changed[node][name, position] = differs if seen is None else seen | differs
     return Influence([*bases, *others], runs, changed)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from .grammar import Model, Setting, models, settings, together
@@ -39,18 +39,25 @@ def attack(seed: int, tally: Tally) -> None:
     began = time.monotonic()
 
     @hypothesis.seed(seed)
-    @hypothesis.settings(max_examples=6, database=None, deadline=None, suppress_health_check=[*HealthCheck], print_blob=False)
+    @hypothesis.settings(
+        max_examples=6,
+        database=None,
+        deadline=None,
+        suppress_health_check=[*HealthCheck],
+        print_blob=False,
+        phases=[Phase.generate, Phase.shrink],  # to explain a failure, too, every line would be traced
+    )
     @hypothesis.given(settings, st.lists(models, min_size=1, max_size=TOGETHER))
     def sources(setting: Setting, batch: list[Model]) -> None:
-        text = together(setting, batch)
-        if text in failed:
-            raise failed[text]
-        if failed and time.monotonic() - began > SHRINKING:
+        choices = repr((setting, batch))
+        if choices in failed:
+            raise failed[choices]
+        if failed and time.monotonic() - began > SHRINKING:  # not even written: there may be hundreds more to try
             return
         try:
-            Trial(text, Tally() if failed else tally, seed % 2**31).check()
+            Trial(together(setting, batch), Tally() if failed else tally, seed % 2**31).check()
         except AssertionError as error:
-            failed[text] = error
+            failed[choices] = error
             raise
 
     sources()
