@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._torch import below_autograd
 from . import summary
 from .backends import BackendDecision, Circumstances, decide, parameter_dtype
 from .capacity import Capacity, checked_capacity, reduced_routes
@@ -268,11 +267,10 @@ class TRHashEngine(nn.Module):
     def _operation(self, hidden_states: Tensor, token_ids: Tensor, weights: list[Tensor | None], out_of_range: str) -> Tensor:
         config, table = self._config, self.route_table if self.active_route_table is None else self.active_route_table
         scales = config.shared_output_scale, config.routed_output_scale
-        arguments = hidden_states, token_ids, table, *weights, list(config.route_weights), *scales, out_of_range, AUTO
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return TR_HASH_MLP(*arguments)  # type: ignore[no-any-return]
-        with below_autograd():  # one dispatch less for small calls
-            return TR_HASH_MLP(*arguments)  # type: ignore[no-any-return]
+        output: Tensor = TR_HASH_MLP(
+            hidden_states, token_ids, table, *weights, list(config.route_weights), *scales, out_of_range, AUTO
+        )
+        return output
 
     def _replay(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
         if self.training:

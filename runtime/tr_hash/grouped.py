@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from .grouping import Group
-from .masked_dense import Experts
-from .swiglu import product, product_backward
+from .swiglu import Weights, product, product_backward
 
 
-def forward(x: Tensor, experts: Experts, groups: Sequence[Group], y: Tensor, kept: tuple[Tensor, Tensor] | None) -> None:
+def forward(x: Tensor, experts: Weights, groups: Sequence[Group], y: Tensor, kept: tuple[Tensor, Tensor] | None) -> None:
     """Add Σ_e factor_e · (silu(x G_e) · (x U_e)) D_e of every group to `y`.
 
     Args:
@@ -35,8 +34,8 @@ def forward(x: Tensor, experts: Experts, groups: Sequence[Group], y: Tensor, kep
 
 
 def backward(
-    grad_y: Tensor, x: Tensor, experts: Experts, groups: Sequence[Group], kept: tuple[Tensor, Tensor], *, needs_weights: bool
-) -> tuple[Tensor, Experts | None]:
+    grad_y: Tensor, x: Tensor, experts: Weights, groups: Sequence[Group], kept: tuple[Tensor, Tensor], *, needs_weights: bool
+) -> tuple[Tensor, Weights | None]:
     """Gradients of `forward`, those of experts that no token chose being zero.
 
     Returns:
