@@ -48,3 +48,9 @@ def test_blocks_of_documents_run(document: str) -> None:
     script = "\n".join(blocks((ROOT / document).read_text()))
     assert "foldfx.compile" in script
     run(script)
+
+
+def test_the_blocks_on_tr_hash_run() -> None:
+    script = "\n".join(blocks((ROOT / "docs" / "tr_hash.md").read_text()))
+    assert "TRHashEngine(config)" in script
+    run(script)
