@@ -22,7 +22,7 @@ from .context import PassContext, PassResult
 from .ladder import Applied, Ladder
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
-from .shape_profiles import Profile, as_profiles
+from .shape_profiles import Profile
 from .tables.region import Region, RegionError, is_metadata_check, moved
 
 KINDS = ("top-k", "argmax", "sort", "buckets")
@@ -62,10 +62,7 @@ class FoldRoutes:
     name: ClassVar[str] = "fold_routes"
 
     def __post_init__(self) -> None:
-        if self.max_table_bytes is not None and self.max_table_bytes < 0:
-            raise ValueError(f"max_table_bytes must not be negative, got {self.max_table_bytes}")
-        if self.profiles is not None:
-            object.__setattr__(self, "profiles", as_profiles(self.profiles))
+        self._ladder()
 
     def run(self, program: Program, context: PassContext) -> PassResult:
         """Apply each router whose ids are token-only; say why for every other decision among several."""
@@ -76,20 +73,22 @@ class FoldRoutes:
         parts = [[node.name for node in part] for part in choice.parts(list(values))]
         outcomes = [self._contextual(each, choice.facts) for each in routes if not each.foldable]
         outcomes += [self._hashed(each) for each in find_hashed(program, choice.facts)]
-        rewrites: list[Rewrite] = []
-        for part in parts:
-            program, ended, rewrite = self._try(program, part, context)
-            outcomes += ended
-            rewrites += [rewrite] if rewrite else []
+        program, ended, rewrites = self._ladder().climb(
+            program,
+            parts,
+            context,
+            lambda now: self._choice(now, context),
+            lambda choice, nodes, rung: self._apply(choice, nodes, context, rung),
+        )
+        outcomes += ended
         if not outcomes:
             outcomes.append(
                 Outcome(self.name, Status.NO_MATCH, "the program", "nothing chooses among several by a float score")
             )
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 
-    @property
     def _ladder(self) -> Ladder:
-        return Ladder(self.name, None if self.profiles is None else as_profiles(self.profiles))
+        return Ladder.of(self.name, self.max_table_bytes, self.profiles)
 
     def _choice(self, program: Program, context: PassContext) -> Choice:
         return Choice(program, context.facts(program), context.consumers(program))
@@ -104,25 +103,18 @@ class FoldRoutes:
         reason = f"its ids come from {choice.table} by token id already; what else it depends on stays computed"
         return Outcome(self.name, Status.NO_MATCH, _subject(choice.node), reason, (choice.node.name,))
 
-    def _try(
-        self, program: Program, part: Sequence[str], context: PassContext
-    ) -> tuple[Program, list[Outcome], Rewrite | None]:
-        choice = self._choice(program, context)
-        nodes = [choice.facts.node(name) for name in part]
-        return self._ladder.climb(choice, nodes, context, lambda rung: self._apply(choice, nodes, context, rung))
-
     def _apply(self, choice: Choice, nodes: Sequence[Node], context: PassContext, rung: str) -> Applied:
         program = choice.program
         if self._is_over(least := choice.table_bytes(nodes)):
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, self._over(least)), None
+            return program, self._ladder().end(choice, nodes, Status.REFUSED, self._over(least)), None
         try:
-            built = self._ladder.build(choice, nodes, context, rung)
+            built = self._ladder().build(choice, nodes, context, rung)
         except RegionError as error:
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, str(error)), None
+            return program, self._ladder().end(choice, nodes, Status.REFUSED, str(error)), None
         before, after = measure_program(program), measure_program(built.copy)
         counted = byte_figures(choice, built.removed, built.table_bytes, before, after)
         if self._is_over(built.table_bytes):
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, self._over(built.table_bytes), counted), None
+            return program, self._ladder().end(choice, nodes, Status.REFUSED, self._over(built.table_bytes), counted), None
         context.fuel.take(rung)
         freed = counted["bytes_before"]
         balance = balance_of(choice, nodes, built.removed)
@@ -132,7 +124,7 @@ class FoldRoutes:
         done += "".join(f"; {sentence}" for sentence in [*_still_scored(choice, nodes, built.copy), *choice.stays(nodes)])
         done += "".join(f"; a table for each execution class ({rule})" for rule in built.rules)
         rewrite = Rewrite(rung, built.tables, built.removed, freed, built.table_bytes, balance)
-        return built.copy, self._ladder.end(choice, nodes, Status.APPLIED, done, counted), rewrite
+        return built.copy, self._ladder().end(choice, nodes, Status.APPLIED, done, counted), rewrite
 
     def _is_over(self, table_bytes: int) -> bool:
         return self.max_table_bytes is not None and table_bytes > self.max_table_bytes

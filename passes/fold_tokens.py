@@ -16,7 +16,7 @@ from .context import PassContext, PassResult
 from .ladder import Applied, Ladder
 from .outcome import Outcome, Status
 from .rewrite import Rewrite
-from .shape_profiles import Profile, as_profiles
+from .shape_profiles import Profile
 from .tables.region import RegionError, ancestors
 
 
@@ -60,10 +60,7 @@ class FoldTokens:
     name: ClassVar[str] = "fold_tokens"
 
     def __post_init__(self) -> None:
-        if self.max_table_bytes is not None and self.max_table_bytes < 0:
-            raise ValueError(f"max_table_bytes must not be negative, got {self.max_table_bytes}")
-        if self.profiles is not None:
-            object.__setattr__(self, "profiles", as_profiles(self.profiles))
+        self._ladder()
 
     @property
     def aims_at_latency(self) -> bool:
@@ -75,16 +72,18 @@ class FoldTokens:
         choice = self._choice(program, context)
         parts = [[node.name for node in part] for part in choice.parts(choice.tables)]
         outcomes = self._not_chosen(choice)
-        rewrites: list[Rewrite] = []
-        for part in parts:
-            program, ended, rewrite = self._try(program, part, context)
-            outcomes += ended
-            rewrites += [rewrite] if rewrite else []
+        program, ended, rewrites = self._ladder().climb(
+            program,
+            parts,
+            context,
+            lambda now: self._choice(now, context),
+            lambda choice, nodes, rung: self._apply(choice, nodes, context, rung),
+        )
+        outcomes += ended
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 
-    @property
     def _ladder(self) -> Ladder:
-        return Ladder(self.name, None if self.profiles is None else as_profiles(self.profiles))
+        return Ladder.of(self.name, self.max_table_bytes, self.profiles)
 
     def _choice(self, program: Program, context: PassContext) -> Choice:
         return Choice(program, context.facts(program), context.consumers(program), self.largest_product, self.max_table_bytes)
@@ -96,11 +95,11 @@ class FoldTokens:
         tabulated = set(choice.tables)
         for part in choice.parts(frontier):
             if not ancestors(part) & tabulated:
-                outcomes.append(self._ladder.end(choice, part, Status.REFUSED, *arithmetic(choice, part)))
+                outcomes.append(self._ladder().end(choice, part, Status.REFUSED, *arithmetic(choice, part)))
         for node in choice.too_many():
             combinations = choice.region_of(node).domain
             reason = f"a table would have {combinations} rows, more than largest_product={self.largest_product}"
-            outcomes.append(self._ladder.end(choice, [node], Status.REFUSED, reason, {"rows": combinations}))
+            outcomes.append(self._ladder().end(choice, [node], Status.REFUSED, reason, {"rows": combinations}))
             frontier.append(node)
         for name in choice.program.tokens:
             if not any(name in choice.facts[node].tokens for node in frontier):
@@ -108,23 +107,16 @@ class FoldTokens:
                 outcomes.append(Outcome(self.name, Status.NO_MATCH, f"token input {name}", reason))
         return outcomes
 
-    def _try(
-        self, program: Program, part: Sequence[str], context: PassContext
-    ) -> tuple[Program, list[Outcome], Rewrite | None]:
-        choice = self._choice(program, context)
-        nodes = [choice.facts.node(name) for name in part]
-        return self._ladder.climb(choice, nodes, context, lambda rung: self._apply(choice, nodes, context, rung))
-
     def _apply(self, choice: Choice, nodes: Sequence[Node], context: PassContext, rung: str) -> Applied:
         program = choice.program
         reason, counted = arithmetic(choice, nodes)
         _, before, after = choice.predict(nodes, choice.table_bytes(nodes))
         if self.max_table_bytes is None and not after.below(before):
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, counted), None
+            return program, self._ladder().end(choice, nodes, Status.REFUSED, reason, counted), None
         try:
-            built = self._ladder.build(choice, nodes, context, rung)
+            built = self._ladder().build(choice, nodes, context, rung)
         except RegionError as error:
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, str(error), counted), None
+            return program, self._ladder().end(choice, nodes, Status.REFUSED, str(error), counted), None
         after = measure_program(built.copy)
         over = self.max_table_bytes is not None and built.table_bytes > self.max_table_bytes
         if over or (self.max_table_bytes is None and not after.below(before)):
@@ -134,7 +126,7 @@ class FoldTokens:
                     f"; tables by execution class ({'; '.join(built.rules)}) take {built.table_bytes:,} B: logical "
                     f"{before.logical:,} → {after.logical:,} B, backing {before.backing:,} → {after.backing:,} B"
                 )
-            return program, self._ladder.end(choice, nodes, Status.REFUSED, reason, counted), None
+            return program, self._ladder().end(choice, nodes, Status.REFUSED, reason, counted), None
         context.fuel.take(rung)
         balance = balance_of(choice, nodes, built.removed)
         counted = byte_figures(choice, built.removed, built.table_bytes, before, after)
@@ -145,4 +137,4 @@ class FoldTokens:
             done += f"; {work_saved(choice, nodes)}"
         done += without_subset(choice, nodes, freed)
         done += "".join(f"; a table for each execution class ({rule})" for rule in built.rules)
-        return built.copy, self._ladder.end(choice, nodes, Status.APPLIED, done, counted), rewrite
+        return built.copy, self._ladder().end(choice, nodes, Status.APPLIED, done, counted), rewrite

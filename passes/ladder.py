@@ -17,7 +17,7 @@ from .choose import Choice
 from .context import PassContext
 from .outcome import Outcome, Status
 from .rewrite import Rewrite, Tables
-from .shape_profiles import Profile, as_stated, discover
+from .shape_profiles import Profile, as_profiles, as_stated, discover
 from .structure import structural_hash
 from .sweep import sweep
 from .tables.encode import encode
@@ -70,23 +70,57 @@ class Ladder:
     pass_name: str
     profiles: tuple[Profile, ...] | None = None
 
+    @staticmethod
+    def of(pass_name: str, max_table_bytes: int | None, profiles: Sequence[Profile | Mapping[str, int]] | None) -> Ladder:
+        """That of a pass with these arguments.
+
+        Raises:
+            ValueError: a negative budget, or malformed profiles.
+        """
+        if max_table_bytes is not None and max_table_bytes < 0:
+            raise ValueError(f"max_table_bytes must not be negative, got {max_table_bytes}")
+        return Ladder(pass_name, None if profiles is None else as_profiles(profiles))
+
     def climb(
-        self, choice: Choice, nodes: Sequence[Node], context: PassContext, apply: Callable[[str], Applied]
-    ) -> tuple[Program, list[Outcome], Rewrite | None]:
-        """`apply` the first rung that is not known to be wrong, by the name of its rewrite, if there is fuel."""
-        name = f"{self.pass_name}: {', '.join(node.name for node in nodes)}"
-        rungs = [name + rung for rung in (("", BY_CLASS) if self.profiles is None else (BY_CLASS,))]
-        left_out = context.fuel.left_out
-        wrong = [rung for rung in rungs if rung in left_out]
-        ended = [self.end(choice, nodes, Status.REJECTED, left_out[rung]) for rung in wrong]
-        if len(wrong) == len(rungs):
-            return choice.program, ended, None
-        rung = next(rung for rung in rungs if rung not in wrong)
-        if not context.fuel.admits(rung):
-            reason = "out of fuel: the maximum number of rewrites is used up"
-            return choice.program, [*ended, self.end(choice, nodes, Status.REFUSED, reason)], None
-        program, outcome, rewrite = apply(rung)
-        return program, [*ended, outcome], rewrite
+        self,
+        program: Program,
+        parts: Sequence[Sequence[str]],
+        context: PassContext,
+        choose: Callable[[Program], Choice],
+        apply: Callable[[Choice, Sequence[Node], str], Applied],
+    ) -> tuple[Program, list[Outcome], list[Rewrite]]:
+        """Apply the first rung of each part that is not known to be wrong, if there is fuel.
+
+        Args:
+            program: what to begin with.
+            parts: names of the values tabulated together.
+            context: the run's.
+            choose: the choice for a program.
+            apply: applies a rung, by the name of its rewrite.
+        """
+        outcomes: list[Outcome] = []
+        rewrites: list[Rewrite] = []
+        for part in parts:
+            choice = choose(program)
+            nodes = [choice.facts.node(name) for name in part]
+            names = self._rungs(part)
+            wrong = [name for name in names if name in context.fuel.left_out]
+            outcomes += [self.end(choice, nodes, Status.REJECTED, context.fuel.left_out[name]) for name in wrong]
+            if len(wrong) == len(names):
+                continue
+            rung = next(name for name in names if name not in wrong)
+            if not context.fuel.admits(rung):
+                reason = "out of fuel: the maximum number of rewrites is used up"
+                outcomes.append(self.end(choice, nodes, Status.REFUSED, reason))
+                continue
+            program, outcome, rewrite = apply(choice, nodes, rung)
+            outcomes.append(outcome)
+            rewrites += [rewrite] if rewrite else []
+        return program, outcomes, rewrites
+
+    def _rungs(self, part: Sequence[str]) -> list[str]:
+        name = f"{self.pass_name}: {', '.join(part)}"
+        return [name + rung for rung in (("", BY_CLASS) if self.profiles is None else (BY_CLASS,))]
 
     def end(
         self,
