@@ -151,6 +151,12 @@ def flatten_inputs(module: GraphModule, args: tuple[Any, ...], kwargs: dict[str,
     return leaves
 
 
+def call_structure(module: GraphModule) -> tuple[str, str] | None:
+    """The pytrees of arguments and results as text; None where the graph takes its placeholders one by one."""
+    info = getattr(module.graph._codegen, "pytree_info", None)
+    return None if info is None else (" ".join(str(info.in_spec).split()), " ".join(str(info.out_spec).split()))
+
+
 def copy_graph(graph: Graph) -> Graph:
     """An independent graph with the same nodes, names and calling convention; each node gets its own `meta` dict."""
     result = Graph(tracer_cls=graph._tracer_cls)

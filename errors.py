@@ -45,3 +45,7 @@ class UnreachableTokenError(FoldfxError, IndexError):
 
 class RouteFileError(FoldfxError):
     """A route file is missing or malformed, or there are no routes to write."""
+
+
+class DiffError(FoldfxError):
+    """A side of a diff cannot be read or compared, or a policy is malformed."""

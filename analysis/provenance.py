@@ -8,6 +8,9 @@ from pathlib import Path
 import torch
 from torch.fx import Node
 
+ORIGINS = "foldfx_origins"
+"""`node.meta` key of every node a pass adds: (pass name, names of the nodes it stands for)."""
+
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 

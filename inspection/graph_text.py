@@ -96,7 +96,7 @@ def graph_text(module: GraphModule, class_name: str) -> str:
         if origin != said:
             lines += ["", f"        # {origin}"]
             said = origin
-        comment = _described(node.meta.get("val")) if node.op != "output" else ""
+        comment = described(node.meta.get("val")) if node.op != "output" else ""
         lines.append(f"        {statement}" + (f"  # {comment}" if comment else ""))
     body = "\n".join(lines) + "\n"
     return _head(module.graph, class_name, body) + "\n" + body
@@ -147,7 +147,7 @@ def _state_lines(module: GraphModule) -> list[str]:
     lines = []
     for name, tensor in state_tensors(module).items():
         text = f"hold(self, {name!r}, state[{name!r}]"
-        comment = _described(tensor)
+        comment = described(tensor)
         if isinstance(tensor, nn.Parameter):
             text = f"hold(self, {name!r}, nn.Parameter(state[{name!r}], requires_grad={tensor.requires_grad})"
             if (tied := first.setdefault(id(tensor), name)) != name:
@@ -241,7 +241,7 @@ def _literal(value: Any, names: Mapping[Node, str], node: Node) -> str:
     return "(" + ", ".join(_literal(part, names, node) for part in parts) + ("," if len(parts) == 1 else "") + ")"
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     """Dtype and sizes of a traced value or of state, and strides that are not row-major."""
     if isinstance(value, torch.Tensor):
         text = f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
@@ -254,5 +254,5 @@ def _described(value: Any) -> str:
             row_major = row_major * size
         return text
     if isinstance(value, list | tuple):
-        return f"({', '.join(map(_described, value))})"
+        return f"({', '.join(map(described, value))})"
     return str(value) if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else ""

@@ -10,8 +10,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .._torch import as_fake, fake_mode_of
+from ..analysis.provenance import ORIGINS
 from ..errors import PassError
-from .structure import ORIGINS, recompute
+from .structure import recompute
 from .verification.bits import same_bits
 
 

@@ -13,11 +13,9 @@ from torch.fx import GraphModule, Node
 
 from .._torch import as_traced, fake_mode_of, is_data_dependent, is_overload, size_expression, storage_key, tree_flatten
 from ..analysis.program import GUARDS, named_state
+from ..analysis.provenance import ORIGINS
 from ..errors import PassError
 from .verification.bits import same_bits
-
-ORIGINS = "foldfx_origins"
-"""`node.meta` key of every node a pass adds: (pass name, names of the nodes it stands for)."""
 
 
 def structural_hash(module: GraphModule) -> str:

@@ -157,6 +157,18 @@ def test_inputs_and_outputs_of_a_captured_graph() -> None:
             _torch.flatten_inputs(module, args, kwargs)
 
 
+def test_call_structure() -> None:
+    inputs, outputs = _torch.call_structure(exported()) or ("", "")
+    assert (
+        inputs == "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*, TreeSpec(dict, ['other'], [*])]), TreeSpec(dict, [], [])])"
+    )
+    assert "'sum'" in outputs
+    assert "\n" not in inputs + outputs
+    graph = Graph()
+    graph.output(graph.placeholder("x"))
+    assert _torch.call_structure(GraphModule(torch.nn.Module(), graph)) is None
+
+
 def node(target: object, *args: object, **kwargs: object) -> Node:
     graph = Graph()
     return graph.call_function(target, args, kwargs)  # type: ignore[arg-type]

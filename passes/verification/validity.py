@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...analysis.example import Example, as_examples
+from ...analysis.fingerprint import Digests, Mark, changes, digest_of, marks_of
 from ...analysis.observables import observed
 from ...errors import CaptureError
 from ..pipeline import Run
@@ -18,7 +19,6 @@ from ..tables.tabulate import Progress
 from ..verify import Verifier, require_calls
 from .configuration import disturbances, held_tensors, plain_attributes
 from .evidence import Verification
-from .fingerprint import Digests, Mark, changes, digest_of, marks_of
 from .settings import changed_settings, numerical_settings
 
 SHOWN = 8

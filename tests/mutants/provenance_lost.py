@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import foldfx
-from foldfx.passes.structure import ORIGINS
+from foldfx.analysis.provenance import ORIGINS
 
 from .suite.editing import Edit, add, answer, aten, returned
 

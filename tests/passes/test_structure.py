@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 import foldfx
+from foldfx.analysis.provenance import ORIGINS
 from foldfx.errors import PassError
-from foldfx.passes.structure import ORIGINS, structural_hash, verify_structure
+from foldfx.passes.structure import structural_hash, verify_structure
 
 aten = torch.ops.aten
 LITERALS = (0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), float("inf"), None, "1", torch.float32, (1,), (1.0,), slice(1), ())

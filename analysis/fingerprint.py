@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..._torch import storage_key
+from .._torch import storage_key
 
 BLOCK = 4 << 20
 """Bytes copied at once where a tensor cannot be read in place: it is strided, or not in host memory."""

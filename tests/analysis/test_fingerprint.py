@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from foldfx.passes.verification import fingerprint
-from foldfx.passes.verification.fingerprint import Digests, changes, marks_of
+from foldfx.analysis import fingerprint
+from foldfx.analysis.fingerprint import Digests, changes, marks_of
 
 BASE = 24 * 20
 
