@@ -10,7 +10,6 @@ from torch import Tensor
 from .choice import AUTO, choose, require_possible
 from .config import OUT_OF_RANGE
 from .routing import require_integer_ids
-from .swiglu import padded_width
 
 
 class Call(NamedTuple):
@@ -103,16 +102,15 @@ class Call(NamedTuple):
             raise ValueError(f"hidden is {tuple(hidden.shape)}, not [*token_ids.shape, {width}]")
 
     def kept_shapes(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Of the pre-activations that every token has, and of those of groups; by the lowering."""
+        """Of the pre-activations of the shared branch, and of those of the experts; the latter by the lowering."""
         (experts, _, inner), tokens = self.expert_gate.shape, self.token_ids.numel()
-        shared = 0 if self.shared_gate is None else self.shared_gate.shape[0]
+        shared = (0, 0) if self.shared_gate is None else (tokens, self.shared_gate.shape[0])
         lowering = self.resolved()
         if lowering == "masked_dense":
-            return (tokens, shared + experts * inner), (0, 0)
-        of_all = tokens, padded_width(shared, self.hidden.element_size())
+            return shared, (experts, tokens, inner)
         if lowering == "by_pair":
-            return of_all, (tokens, 2 * inner)
-        return of_all, (tokens * sum(1 for factor in self.factors if factor), inner)
+            return shared, (tokens, 2 * inner)
+        return shared, (tokens * sum(1 for factor in self.factors if factor), inner)
 
 
 def _require(name: str, operand: Tensor | None, shape: tuple[int, ...], hidden: Tensor) -> None:

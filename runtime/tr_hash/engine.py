@@ -141,7 +141,7 @@ class TRHashEngine(nn.Module):
         decision = self._decision(token_ids)
         if decision.selected is Backend.CUDA_GRAPH:
             return self._replay(hidden_states, token_ids)
-        return self._compute(hidden_states, token_ids, self._config.out_of_range)
+        return self._compute(hidden_states, token_ids, self._config.out_of_range, decision.lowering or AUTO)
 
     def set_route_weights(self, route_weights: Sequence[float]) -> None:
         """Exchange the weights of the route positions, for every backend at once.
@@ -256,21 +256,15 @@ class TRHashEngine(nn.Module):
             self._last.decision, self._last.rests_on = replace(decision, lowering=lowering), rests_on
         return self._last.decision
 
-    def _compute(self, hidden_states: Tensor, token_ids: Tensor, out_of_range: str) -> Tensor:
-        weights, device_type = self._weights(), self.route_table.device.type
+    def _compute(self, hidden_states: Tensor, token_ids: Tensor, out_of_range: str, lowering: str) -> Tensor:
+        config, table = self._config, self.route_table if self.active_route_table is None else self.active_route_table
+        settings = list(config.route_weights), config.shared_output_scale, config.routed_output_scale, out_of_range, lowering
+        weights, device_type = self._weights(), table.device.type
         if not torch.is_autocast_enabled(device_type) or hidden_states.dtype == torch.float64:
-            return self._operation(hidden_states, token_ids, weights, out_of_range)
+            return TR_HASH_MLP(hidden_states, token_ids, table, *weights, *settings)  # type: ignore[no-any-return]
         dtype = torch.get_autocast_dtype(device_type)
         weights = [weight if weight is None else weight.to(dtype) for weight in weights]
-        return self._operation(hidden_states.to(dtype), token_ids, weights, out_of_range).to(hidden_states.dtype)
-
-    def _operation(self, hidden_states: Tensor, token_ids: Tensor, weights: list[Tensor | None], out_of_range: str) -> Tensor:
-        config, table = self._config, self.route_table if self.active_route_table is None else self.active_route_table
-        scales = config.shared_output_scale, config.routed_output_scale
-        output: Tensor = TR_HASH_MLP(
-            hidden_states, token_ids, table, *weights, list(config.route_weights), *scales, out_of_range, AUTO
-        )
-        return output
+        return TR_HASH_MLP(hidden_states.to(dtype), token_ids, table, *weights, *settings).to(hidden_states.dtype)  # type: ignore[no-any-return]
 
     def _replay(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
         if self.training:
@@ -279,7 +273,7 @@ class TRHashEngine(nn.Module):
             require_in_range(token_ids, self._config.vocab_size)
 
         def compute(hidden: Tensor, ids: Tensor) -> Tensor:
-            return self._compute(hidden, ids, "clamp")
+            return self._compute(hidden, ids, "clamp", AUTO)
 
         return self._graphs.run(compute, hidden_states, token_ids, [*self.parameters(), *self.buffers()])
 

@@ -20,7 +20,7 @@ _OPERANDS = (
     "Tensor? shared_gate, Tensor? shared_up, Tensor? shared_down"
 )
 _SETTINGS = "float[] route_weights, float shared_scale, float routed_scale, str out_of_range, str lowering"
-_KEPT = "Tensor gate, Tensor up, Tensor group_gate, Tensor group_up"
+_KEPT = "Tensor shared_gate_kept, Tensor shared_up_kept, Tensor expert_gate_kept, Tensor expert_up_kept"
 
 _LIBRARY: Any = torch.library.Library("foldfx", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(f"tr_hash_mlp({_OPERANDS}, {_SETTINGS}) -> Tensor")
@@ -90,8 +90,8 @@ def _fake(*arguments: Any) -> Tensor:
 
 def _fake_keeping(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call(*arguments)
-    of_all, of_groups = (call.hidden.new_empty(shape) for shape in call.kept_shapes())
-    return _fake(*arguments), of_all, torch.empty_like(of_all), of_groups, torch.empty_like(of_groups)
+    shared, experts = (call.hidden.new_empty(shape) for shape in call.kept_shapes())
+    return _fake(*arguments), shared, torch.empty_like(shared), experts, torch.empty_like(experts)
 
 
 def _fake_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:

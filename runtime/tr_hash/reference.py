@@ -28,8 +28,8 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
         keep: leave pre-activations as they are, for `backward`.
 
     Returns:
-        The output, of hidden's shape; then, for `backward`, pre-activations of gate and up of the columns of all tokens, and
-        of gate and up of groups, shaped as `Call.kept_shapes` tells.
+        The output, of hidden's shape; then, for `backward`, pre-activations of the shared gate and up and of the experts'
+        gate and up, shaped as `Call.kept_shapes` tells.
 
     Raises:
         IndexError: an id outside the vocabulary, under `out_of_range="error"`.
@@ -37,21 +37,19 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     call = call._replace(lowering=call.resolved())
     with _without_autocast(call.hidden):
         x, routes = _flat(call.hidden), _routes(call)
-        of_all, of_groups = call.kept_shapes()
-        gate, up = x.new_empty(of_all), x.new_empty(of_all)
-        group_gate, group_up = (x.new_empty(of_groups if keep else (0, 0)) for _ in range(2))
-        if call.lowering not in _GROUPINGS:
-            factors = masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
-            y = masked_dense.forward(x, call.shared, call.experts, factors, call.shared_scale, gate, up, keep=keep)
+        if call.shared is None:
+            y, shared_gate, shared_up = torch.zeros_like(x, memory_format=torch.contiguous_format), *_nothing(x)
         else:
-            if call.shared is None:
-                y = torch.zeros_like(x, memory_format=torch.contiguous_format)
-            else:
-                y = shared_forward(x, call.shared, gate, up, keep=keep)
-                if call.shared_scale != 1:
-                    y.mul_(call.shared_scale)
-            grouped.forward(x, call.experts, _groups(call, routes, x), y, (group_gate, group_up) if keep else None)
-    return y.view(call.hidden.shape), gate, up, group_gate, group_up
+            y, shared_gate, shared_up = shared_forward(x, call.shared, keep=keep)
+            if call.shared_scale != 1:
+                y.mul_(call.shared_scale)
+        if call.lowering in _GROUPINGS:
+            shape = call.kept_shapes()[1]
+            gate, up = (x.new_empty(shape), x.new_empty(shape)) if keep else _nothing(x)
+            grouped.forward(x, call.experts, _groups(call, routes, x), y, (gate, up) if keep else None)
+        else:
+            gate, up = masked_dense.forward(x, call.experts, _factors(call, routes, x), y, keep=keep)
+    return y.view(call.hidden.shape), shared_gate, shared_up, gate, up
 
 
 def backward(
@@ -70,33 +68,30 @@ def backward(
     """
     with _without_autocast(call.hidden):
         x, grad_y, routes = _flat(call.hidden), _flat(grad), _routes(call)
-        of_shared = None
-        if call.lowering not in _GROUPINGS:
-            factors = masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
-            grad_x, of_experts, of_shared = masked_dense.backward(
-                grad_y,
-                x,
-                call.shared,
-                call.experts,
-                factors,
-                call.shared_scale,
-                kept[0],
-                kept[1],
-                needs_experts=needs_experts,
-                needs_shared=needs_shared,
+        of_experts = of_shared = None
+        if call.lowering in _GROUPINGS:
+            grad_x, of_experts = grouped.backward(
+                grad_y, x, call.experts, _groups(call, routes, x), (kept[2], kept[3]), needs_weights=needs_experts
             )
         else:
-            groups = _groups(call, routes, x)
-            grad_x, of_experts = grouped.backward(
-                grad_y, x, call.experts, groups, (kept[2], kept[3]), needs_weights=needs_experts
+            grad_x, of_experts = masked_dense.backward(
+                grad_y, x, call.experts, _factors(call, routes, x), kept[2], kept[3], needs_weights=needs_experts
             )
-            if call.shared is not None:
-                scaled = grad_y if call.shared_scale == 1 else grad_y * call.shared_scale
-                part, of_shared = shared_backward(scaled, x, call.shared, kept[0], kept[1], needs_weights=needs_shared)
-                grad_x.add_(part)
+        if call.shared is not None:
+            scaled = grad_y if call.shared_scale == 1 else grad_y * call.shared_scale
+            part, of_shared = shared_backward(scaled, x, call.shared, kept[0], kept[1], needs_weights=needs_shared)
+            grad_x.add_(part)
         none = [x.new_empty(0) for _ in range(6)]
         weights = [*(of_experts or none[:3]), *(of_shared or none[3:])]
     return grad_x.view(call.hidden.shape), weights[0], weights[1], weights[2], weights[3], weights[4], weights[5]
+
+
+def _factors(call: Call, routes: Tensor, x: Tensor) -> Tensor:
+    return masked_dense.multipliers(routes, call.factors, len(call.expert_gate), _factor_dtype(x))
+
+
+def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty((0, 0)), x.new_empty((0, 0))
 
 
 def _groups(call: Call, routes: Tensor, x: Tensor) -> list[Group]:
