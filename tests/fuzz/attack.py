@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from foldfx import Facts, Program
-from foldfx._torch import size_expression, static_size
+from foldfx._torch import is_data_dependent, size_expression, static_size
 from foldfx.analysis import Fact
 from foldfx.analysis.rows import Feature, TokenAxis
 
@@ -48,9 +48,10 @@ def admitted(program: Program, inputs: Inputs) -> bool:
 
 
 def claims(facts: Facts) -> Iterator[tuple[Node, Fact]]:
-    """The values said to be constant or token-only, with a layout."""
+    """The values said to be constant or token-only, with a layout of sizes that the inputs give."""
     for node, fact in facts.items():
-        if node.op == "call_function" and fact.rows is not None and isinstance(node.meta["val"], Tensor):
+        is_value = node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)
+        if is_value and fact.rows is not None and not any(map(is_data_dependent, node.meta["val"].shape)):
             yield node, fact
 
 
