@@ -5,7 +5,7 @@ Sorting is stable, so the order of every sum, and with it every bit of a result,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -13,21 +13,31 @@ import torch
 from torch import Tensor
 
 
-class Group(NamedTuple):
-    """Tokens that pass the same experts.
+class Grouping(NamedTuple):
+    """Assignments of tokens to groups, sorted by group.
 
     Attributes:
-        experts: their numbers, ascending.
-        tokens: int64 [n], distinct.
-        factors: [n, len(experts)], what each expert's output counts for each token.
+        experts: of each group, the numbers of its experts, ascending; g of them in every group.
+        counts: of each group, how many tokens it has.
+        tokens: int64 [R], distinct within a group.
+        factors: [R, g], what each expert's output counts for each token.
     """
 
-    experts: tuple[int, ...]
+    experts: Sequence[tuple[int, ...]]
+    counts: list[int]
     tokens: Tensor
     factors: Tensor
 
+    def parts(self) -> Iterator[tuple[tuple[int, ...], slice]]:
+        """Experts and rows of each group that has any."""
+        first = 0
+        for experts, count in zip(self.experts, self.counts, strict=True):
+            if count:
+                yield experts, slice(first, first + count)
+            first += count
 
-def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> list[Group]:
+
+def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> Grouping:
     """A group for each expert that occurs; a token is in one for each route position of weight other than 0.
 
     Args:
@@ -40,10 +50,11 @@ def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype:
     order = torch.argsort(flat, stable=True)
     factors = torch.tensor([weights[position] for position in live], dtype=dtype).to(routes.device)
     factors = factors.repeat_interleave(tokens)[order].unsqueeze(1)
-    return _cut([(expert,) for expert in range(num_experts)], flat, order % tokens, factors)
+    counts = torch.bincount(flat, minlength=num_experts).tolist()
+    return Grouping([(expert,) for expert in range(num_experts)], counts, order % tokens, factors)
 
 
-def by_pair(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> list[Group]:
+def by_pair(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> Grouping:
     """A group for each unordered pair of experts that occurs; a token is in one of them.
 
     Args: as of `by_expert`, but K must be 2 and no weight 0.
@@ -57,11 +68,4 @@ def by_pair(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: t
     primary, secondary = weights
     either_way = torch.tensor([[primary, secondary], [secondary, primary]], dtype=dtype).to(routes.device)
     swapped = (routes[0] > routes[1]).long()[order]
-    return _cut(pairs, flat, order, either_way[swapped])
-
-
-def _cut(experts: Sequence[tuple[int, ...]], flat: Tensor, tokens: Tensor, factors: Tensor) -> list[Group]:
-    """Sorted assignments cut where the group number changes; empty groups left out."""
-    counts = torch.bincount(flat, minlength=len(experts)).tolist()
-    parts = zip(experts, torch.split(tokens, counts), torch.split(factors, counts), strict=True)
-    return [Group(each, own, own_factors) for each, own, own_factors in parts if len(own)]
+    return Grouping(pairs, torch.bincount(flat, minlength=len(pairs)).tolist(), order, either_way[swapped])

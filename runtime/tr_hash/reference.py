@@ -10,11 +10,11 @@ from torch import Tensor
 
 from . import grouped, masked_dense
 from .call import Call
-from .grouping import Group, by_expert, by_pair
+from .grouping import Grouping, by_expert, by_pair
 from .routing import routes_of
 from .swiglu import shared_backward, shared_forward
 
-_GROUPINGS: dict[str, Callable[[Tensor, Sequence[float], int, torch.dtype], list[Group]]] = {
+_GROUPINGS: dict[str, Callable[[Tensor, Sequence[float], int, torch.dtype], Grouping]] = {
     "by_expert": by_expert,
     "by_pair": by_pair,
 }
@@ -45,8 +45,8 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
                 y.mul_(call.shared_scale)
         if call.lowering in _GROUPINGS:
             shape = call.kept_shapes()[1]
-            gate, up = (x.new_empty(shape), x.new_empty(shape)) if keep else _nothing(x)
-            grouped.forward(x, call.experts, _groups(call, routes, x), y, (gate, up) if keep else None)
+            gate, up = x.new_empty(shape), x.new_empty(shape)
+            grouped.forward(x, call.experts, _grouping(call, routes, x), y, gate, up, keep=keep)
         else:
             gate, up = masked_dense.forward(x, call.experts, _factors(call, routes, x), y, keep=keep)
     return y.view(call.hidden.shape), shared_gate, shared_up, gate, up
@@ -71,7 +71,7 @@ def backward(
         of_experts = of_shared = None
         if call.lowering in _GROUPINGS:
             grad_x, of_experts = grouped.backward(
-                grad_y, x, call.experts, _groups(call, routes, x), (kept[2], kept[3]), needs_weights=needs_experts
+                grad_y, x, call.experts, _grouping(call, routes, x), kept[2], kept[3], needs_weights=needs_experts
             )
         else:
             grad_x, of_experts = masked_dense.backward(
@@ -94,7 +94,7 @@ def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty((0, 0)), x.new_empty((0, 0))
 
 
-def _groups(call: Call, routes: Tensor, x: Tensor) -> list[Group]:
+def _grouping(call: Call, routes: Tensor, x: Tensor) -> Grouping:
     return _GROUPINGS[call.lowering](routes, call.factors, len(call.expert_gate), _factor_dtype(x))
 
 

@@ -139,11 +139,12 @@ def test_fault_09_one_program_for_every_number_of_tokens_and_a_stable_order() ->
         assert float((module(hidden, ids) - expected).abs().max()) <= 1e-5
     routes = layer.route_table[:, torch.randint(VOCABULARY, (400,))].long()
     for grouping in (by_expert, by_pair):
-        for group in grouping(routes, [0.7, 0.3], 4, torch.float32):
-            in_order = group.tokens.sort().values
-            by_position = [group.tokens] if grouping is by_pair else _by_position(group.tokens, group.factors)
-            assert all(torch.equal(part, part.sort().values) for part in by_position)
-            assert len(in_order.unique()) == len(in_order)
+        sorted_by_group = grouping(routes, [0.7, 0.3], 4, torch.float32)
+        for _, part in sorted_by_group.parts():
+            tokens, factors = sorted_by_group.tokens[part], sorted_by_group.factors[part]
+            in_order = [tokens] if grouping is by_pair else _by_position(tokens, factors)
+            assert all(torch.equal(some, some.sort().values) for some in in_order)
+            assert len(tokens.unique()) == len(tokens)
 
 
 def _by_position(tokens: Tensor, factors: Tensor) -> list[Tensor]:
