@@ -54,9 +54,11 @@ lint: $(READY)
 define CHECK_WHEEL
 import importlib, pathlib, sys, tomllib, zipfile
 (wheel,) = pathlib.Path("dist").glob("*.whl")
-packages = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-folders = [pathlib.Path(*name.split(".")[1:]) for name in packages]
-expected = {"foldfx/py.typed"} | {f"foldfx/{file.as_posix()}" for folder in folders for file in folder.glob("*.py")}
+setuptools = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["setuptools"]
+packages = setuptools["packages"]
+patterns = [(name, pattern) for name in packages for pattern in ("*.py", *setuptools["package-data"].get(name, ()))]
+files = [file for name, pattern in patterns for file in pathlib.Path(*name.split(".")[1:]).glob(pattern)]
+expected = {f"foldfx/{file.as_posix()}" for file in files}
 held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 if held != expected:
     sys.exit(f"{wheel} lacks {sorted(expected - held)} and should not hold {sorted(held - expected)}")

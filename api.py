@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,8 +24,12 @@ from .analysis.hashed import find_hashed
 from .analysis.program import Domain
 from .analysis.provenance import where
 from .analysis.tokens import TokenInput
+from .inspection.diff import Diff, diff_graphs
+from .inspection.folder import require_new
+from .inspection.outline_of import outline_of
 from .inspection.report import Report
 from .inspection.reproducer import write_reproducer
+from .inspection.run_directory import write_run
 from .passes.context import Pass
 from .passes.exported_routes import exported_routes
 from .passes.fold_routes import FoldRoutes
@@ -93,6 +100,12 @@ class Result:
         threads = torch.get_num_threads()
         return write_reproducer(Path(folder), reference, candidate, inputs, title=str(found), limits=limits, threads=threads)
 
+    @property
+    def diff(self) -> Diff:
+        """What makes `module` of the captured graph, value by value; empty where nothing was accepted."""
+        captured, used = self._run.captured, self._run.program
+        return diff_graphs(outline_of(captured, "captured"), outline_of(used, "folded"))
+
     def routes(self) -> RouteFile:
         """The decisions that were folded into tables, as `RouteFile.save` writes them for replay and comparison.
 
@@ -148,6 +161,7 @@ def compile(
     observables: Collection[str] = (),
     time_budget: float | None = None,
     probe_contexts: int | None = None,
+    run_dir: str | Path | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Fold what depends on the token id alone, verify complete outputs, and report.
@@ -167,6 +181,8 @@ def compile(
         time_budget: seconds for checking each rewrite's tables one row at a time; beyond them a stratified sample and the
             rows that deviated most are checked, and the report says so. None: every row.
         probe_contexts: calls that the search for near ties of contextual decisions evaluates; None for 1,024.
+        run_dir: a folder to write for reviewers, absent or empty: every graph as text and as a diff, the report, scripts for
+            counterexamples. The same input gives the same bytes, but for run.json.
         progress: called as (what, done, total) during long work.
 
     Returns:
@@ -176,12 +192,16 @@ def compile(
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
         ExampleError: no examples, a malformed one, or one the model fails on.
+        FileExistsError: `run_dir` is a file or holds something.
         ValueError: an unknown objective, one without its budget, a time budget that is not positive, negative contexts, or
             either of these beside a pipeline, which has its own.
     """
     for name, given in (("time_budget", time_budget), ("probe_contexts", probe_contexts)):
         if pipeline is not None and given is not None:
             raise ValueError(f"{name} goes to the pipeline: Pipeline(…, {name}=…)")
+    if run_dir is not None:
+        require_new(Path(run_dir))
+    began = time.time()
     contexts = CONTEXTS if probe_contexts is None else probe_contexts
     passes = (pass_for(objective, max_table_bytes),)
     chosen = pipeline or Pipeline(passes, time_budget=time_budget, probe_contexts=contexts)
@@ -191,7 +211,16 @@ def compile(
     run = chosen.run(program, calls, original=model, owner=owner, progress=progress)
     module = run.program.module
     called = ObservedProgram(module, tuple(program.observables)) if program.observables else module
-    return Result(called, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
+    result = Result(called, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
+    if run_dir is not None:
+        _write_run(result, Path(run_dir), began)
+    return result
+
+
+def _write_run(result: Result, folder: Path, began: float) -> None:
+    scripts = [partial(result.write_reproducer, number=number) for number in range(len(result.counterexamples))]
+    measured = {"began": datetime.fromtimestamp(began, UTC).isoformat(), "seconds": time.time() - began}
+    write_run(folder, result._run.steps, result.report, scripts, measured)
 
 
 def pass_for(objective: str, max_table_bytes: int | None) -> Pass:

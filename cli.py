@@ -23,6 +23,7 @@ from .cli_inputs import (
     Objective,
     Observables,
     Reproducer,
+    RunDir,
     Static,
     TimeBudget,
     Tokens,
@@ -88,6 +89,7 @@ def compile_command(
     disable: Annotated[list[str] | None, typer.Option(help="A pass to leave out; repeatable.")] = None,
     time_budget: TimeBudget = None,
     reproducer: Reproducer = None,
+    run_dir: RunDir = None,
     as_json: AsJson = False,
     static: Static = False,
 ) -> None:
@@ -103,6 +105,7 @@ def compile_command(
             pipeline=pipeline,
             dynamic=not static,
             observables=observable or (),
+            run_dir=run_dir,
             progress=progress,
         )
     _show(result, as_json)
@@ -119,13 +122,20 @@ def bisect_command(
     token: Tokens = None,
     observable: Observables = None,
     reproducer: Reproducer = None,
+    run_dir: RunDir = None,
     static: Static = False,
 ) -> None:
     """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
     with progress_bars() as progress:
         model, calls = built_model(factory, weights), loaded_examples(examples)
         result = compile(
-            model, calls, tokens=parsed_tokens(token), dynamic=not static, observables=observable or (), progress=progress
+            model,
+            calls,
+            tokens=parsed_tokens(token),
+            dynamic=not static,
+            observables=observable or (),
+            run_dir=run_dir,
+            progress=progress,
         )
     for trial in result.report.data["trials"]:
         print(f"{', '.join(trial['rewrites']) or 'no rewrite'}: {trial['why'] or 'agrees'}")

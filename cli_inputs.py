@@ -32,6 +32,7 @@ Objective = Annotated[str, typer.Option(help="What rewrites are for: storage, la
 MaxTableBytes = Annotated[int | None, typer.Option(help="The budget of tables, for latency and routes.")]
 TimeBudget = Annotated[float | None, typer.Option(help="Seconds for checking each rewrite's tables row by row.")]
 Reproducer = Annotated[Path | None, typer.Option(help="Folder to write the first counterexample to, as a script.")]
+RunDir = Annotated[Path | None, typer.Option(help="Folder to write graphs, diffs, report and reproducers to, for reviewers.")]
 Observables = Annotated[
     list[str] | None,
     typer.Option("--observable", help="An attribute that forward writes, as layers.3.mlp.router_logits; repeatable."),

@@ -63,10 +63,12 @@ def find_lineage(
         for value in values:
             groups.setdefault(part[value.key], ([], []))[side].append(value)
     return [
-        Lineage(
-            tuple(value.key for value in before),
-            tuple(value.key for value in after),
-            tuple(dict.fromkeys(value.made_by for value in after if value.made_by)),
-        )
+        Lineage(tuple(value.key for value in before), tuple(value.key for value in after), _makers(before, after))
         for before, after in groups.values()
     ]
+
+
+def _makers(before: Sequence[Value], after: Sequence[Value]) -> tuple[str, ...]:
+    """The passes that made `after`; not those that values which stand for the same were made by before."""
+    known = {(value.made_by, value.stands_for) for value in before}
+    return tuple(dict.fromkeys(each.made_by for each in after if each.made_by and (each.made_by, each.stands_for) not in known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,7 +60,7 @@ def load_outline(path: Path) -> Outline:
         raise DiffError(f"{path} is not JSON ({error}); name a .pt2 file, a run directory, or a graph in one") from error
     if not isinstance(data, dict):
         raise DiffError(f"{path} holds a {type(data).__name__}, not the outline of a graph; name a graph of a run directory")
-    return Outline.from_dict(data, str(path))
+    return replace(Outline.from_dict(data, str(path)), label=f"{path.absolute().parent.name}/{path.stem}")
 
 
 def _exported(path: Path) -> Outline:

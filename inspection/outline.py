@@ -120,9 +120,8 @@ class Outline:
         """Bytes of state, counted as in `analysis.storage`."""
         return storage_of(self.state)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, digests: Digests) -> dict[str, Any]:
         """JSON-serialisable; holds digests of the state's contents, not the contents."""
-        digests = Digests()
         return {
             "outline_version": OUTLINE_VERSION,
             "label": self.label,

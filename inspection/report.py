@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
 from .probe_lines import probe_lines
 
 SCHEMA_VERSION = 1
+SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
+"""The JSON Schema of `Report.to_dict` and of a run directory's report.json."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,14 @@ class Report:
     """
 
     data: Mapping[str, Any]
+
+    MEASURED: ClassVar = ("torch", "timing")
+    """Keys of what depends on the machine and the moment alone."""
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The part of `to_dict` under the keys `MEASURED`."""
+        return {name: value for name, value in self.to_dict().items() if name in self.MEASURED}
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, **self.data}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
-from uuid import uuid4
 
 import torch
 from safetensors.torch import save_file
 from torch.fx import GraphModule
 
 from .._torch import storage_key
+from .folder import new_folder, require_new
 from .graph_text import graph_text, state_tensors
 
 _STORABLE = frozenset(
@@ -120,8 +119,7 @@ def write_reproducer(
         ValueError: a program cannot be written, the number of inputs is not the programs', an input or a tensor is of a
             kind that cannot be stored, `limits` names no dtype, or `threads` is not positive. Nothing is written then.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists and is not an empty directory; name a new one")
+    require_new(folder)
     programs = {"reference": reference, "candidate": candidate}
     for name, module in programs.items():
         if (count := len(module.graph.find_nodes(op="placeholder"))) != len(inputs):
@@ -136,7 +134,11 @@ def write_reproducer(
         "state.json": json.dumps(state, indent=2) + "\n",
         "inputs.json": json.dumps(_input_records(inputs, given), indent=2) + "\n",
     }
-    _write(folder, texts, {"state.safetensors": stored.contents, "inputs.safetensors": given.contents})
+    with new_folder(folder) as partial:
+        for name, text in texts.items():
+            (partial / name).write_text(text, encoding="utf-8")
+        save_file(stored.contents, partial / "state.safetensors")
+        save_file(given.contents, partial / "inputs.safetensors")
     return folder / "reproduce.py"
 
 
@@ -223,22 +225,3 @@ def _by_dtype(limits: Mapping[str, float]) -> str:
 
 def _number(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else f"float({str(float(value))!r})"
-
-
-def _write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, dict[str, torch.Tensor]]) -> None:
-    """All files or none."""
-    folder = folder.resolve()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{uuid4().hex}")
-    partial.mkdir()
-    try:
-        for name, text in texts.items():
-            (partial / name).write_text(text, encoding="utf-8")
-        for name, contents in tensors.items():
-            save_file(contents, partial / name)
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from ..errors import DiffError
 
 REPORT = "report.json"
 ENVIRONMENT = "run.json"
+REPRODUCERS = "reproducers"
 
 
 def graph_stem(number: int, step: str) -> str:
     """The name, without an ending, of the files of one graph: 00-captured, 01-after-fold_tokens, …"""
     return f"{number:02}-{step if number == 0 else f'after-{step}'}"
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report of the run that a directory holds.
+
+    Raises:
+        DiffError: it holds none, or one that is not JSON.
+    """
+    path = folder / REPORT
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DiffError(f"there is no {path}, so {folder} is not a run directory; write one with run_dir=") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DiffError(f"{path} is not JSON ({error}); write the run anew") from error
+    if not isinstance(report, dict):
+        raise DiffError(f"{path} holds a {type(report).__name__}, not a report; write the run anew")
+    return report
 
 
 def graphs_of(folder: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -31,6 +31,9 @@ from .verification.evidence import Verdict, Verification
 from .verification.figures import Limits
 from .verify import Verifier, require_calls
 
+Step = tuple[str, Program]
+"""What was done, such as a pass by name, and the program it left."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -51,6 +54,7 @@ class Run:
         trials: every candidate whose complete outputs were compared on the way, in order.
         time_budget: as given to the pipeline.
         probes: what was found out about decisions.
+        steps: "captured", each pass that ran, "lowering", and "rollback" where what these led to was given up.
     """
 
     captured: Program
@@ -68,6 +72,7 @@ class Run:
     trials: tuple[Trial, ...] = ()
     time_budget: float | None = None
     probes: Probes = field(default_factory=Probes)
+    steps: tuple[Step, ...] = ()
 
     @property
     def counterexamples(self) -> tuple[Counterexample, ...]:
@@ -126,8 +131,15 @@ class Pipeline:
         self.probe_contexts = probe_contexts
         self.providers = tuple(providers)
 
-    def rewrite(self, program: Program, context: PassContext | None = None) -> tuple[Program, list[Outcome], list[Rewrite]]:
+    def rewrite(
+        self, program: Program, context: PassContext | None = None, left: Callable[[Step], object] = lambda step: None
+    ) -> tuple[Program, list[Outcome], list[Rewrite]]:
         """Run the passes on copies of `program`, one transaction each; nothing is lowered or verified.
+
+        Args:
+            program: not changed.
+            context: what the passes share; a new one if None.
+            left: called with what each pass that ran leaves.
 
         Raises:
             PassError: a pass left its copy malformed, or would write state; `program` is as it was.
@@ -155,6 +167,7 @@ class Pipeline:
             if structural_hash(result.program.module) != before:
                 program = result.program
                 rewrites += result.rewrites
+            left((each.name, program))
         return program, outcomes, rewrites
 
     def run(
@@ -204,6 +217,7 @@ class Pipeline:
         if not accepted:
             _require_faithful(evidence)
         final = built.candidate if accepted else program.copy()
+        given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
         _install_guards(final, verification)
         return Run(
@@ -222,6 +236,7 @@ class Pipeline:
             tuple(attempts.trials),
             self.time_budget,
             probes,
+            (("captured", program), *built.steps, ("lowering", built.candidate), *given_up),
         )
 
     def _timing(self, program: Program, candidate: Program, calls: Sequence[Example]) -> Timing | None:
@@ -249,6 +264,7 @@ class _Built:
     rewrites: list[Rewrite]
     claims: list[Claim]
     log: list[str]
+    steps: list[Step]
 
 
 @dataclass(frozen=True)
@@ -301,10 +317,11 @@ class _Attempts:
 
     def _build(self, culprits: Sequence[Culprit], only: Sequence[str] | None = None) -> _Built:
         fuel = Fuel(self._pipeline.fuel, {culprit.rewrite: culprit.reason for culprit in culprits}, only)
-        rewritten, outcomes, rewrites = self._pipeline.rewrite(self._program, replace(self._context, fuel=fuel))
+        steps: list[Step] = []
+        rewritten, outcomes, rewrites = self._pipeline.rewrite(self._program, replace(self._context, fuel=fuel), steps.append)
         candidate = rewritten.copy()
         claims = lower(candidate.module, self._pipeline.providers)
-        return _Built(candidate, rewritten is not self._program, outcomes, rewrites, claims, fuel.log)
+        return _Built(candidate, rewritten is not self._program, outcomes, rewrites, claims, fuel.log, steps)
 
     def _culprits(self, attempt: _Attempt) -> list[Culprit]:
         """Rewrites whose own tables are wrong; if there are none, one found by bisection over the log."""

@@ -29,6 +29,18 @@ def test_the_root_is_the_package_and_says_it_is_typed() -> None:
     assert (ROOT / ".typing" / "foldfx").samefile(ROOT)
 
 
+def test_data_files_are_package_data() -> None:
+    folders = [(name, ROOT.joinpath(*name.split(".")[1:])) for name in SETUPTOOLS["packages"][1:]]
+    data = {file for _, folder in folders for file in folder.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc")}
+    listed = {
+        file
+        for name, folder in folders
+        for pattern in SETUPTOOLS["package-data"].get(name, ())
+        for file in folder.glob(pattern)
+    }
+    assert data == listed != set()
+
+
 def test_the_root_is_imported_once() -> None:
     copies = [name for name, module in sys.modules.items() if _is_root(getattr(module, "__file__", None))]
     assert copies == ["foldfx"]

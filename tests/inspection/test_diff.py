@@ -278,7 +278,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
 
 def test_an_outline_survives_json(words: foldfx.Program) -> None:
     outline = outline_of(words, "words")
-    again = Outline.from_dict(json.loads(json.dumps(outline.to_dict())), "words.json")
+    again = Outline.from_dict(json.loads(json.dumps(outline.to_dict(Digests()))), "words.json")
     assert assert_edits_lead(words, again).empty
     assert normal(again) == normal(outline)
 
