@@ -1,7 +1,8 @@
-"""The command line: `foldfx analyze | compile | bisect | verify | routes | demo`.
+"""The command line: `foldfx analyze | compile | bisect | verify | diff | routes | demo`.
 
 JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
-that was rolled back, a bisection that found something wrong, modules or routes not found equal, or a wrong route table.
+that was rolled back, a bisection that found something wrong, modules or routes not found equal, a wrong route table, or a
+diff that breaks its policy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import typer
 from rich.console import Console
 
 from .api import Result, analyze, compile, pass_for
+from .cli_diff import diff_command
 from .cli_inputs import (
     AsJson,
     Examples,
@@ -50,6 +52,7 @@ app = typer.Typer(
 )
 routes_app.add_typer(tables_app)
 app.add_typer(routes_app, name="routes")
+app.command("diff")(diff_command)
 
 
 @app.command("analyze")
