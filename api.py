@@ -211,16 +211,17 @@ def compile(
     run = chosen.run(program, calls, original=model, owner=owner, progress=progress)
     module = run.program.module
     called = ObservedProgram(module, tuple(program.observables)) if program.observables else module
-    result = Result(called, run.accepted, Report(_report_data(run)), run, Evidence(model, run))
+    facts = analyze_program(program)
+    result = Result(called, run.accepted, Report(_report_data(run, facts)), run, Evidence(model, run))
     if run_dir is not None:
-        _write_run(result, Path(run_dir), began)
+        _write_run(result, facts, Path(run_dir), began)
     return result
 
 
-def _write_run(result: Result, folder: Path, began: float) -> None:
+def _write_run(result: Result, facts: Facts, folder: Path, began: float) -> None:
     scripts = [partial(result.write_reproducer, number=number) for number in range(len(result.counterexamples))]
     measured = {"began": datetime.fromtimestamp(began, UTC).isoformat(), "seconds": time.time() - began}
-    write_run(folder, result._run.steps, result.report, scripts, measured)
+    write_run(folder, result._run.steps, facts, result.report, scripts, measured)
 
 
 def pass_for(objective: str, max_table_bytes: int | None) -> Pass:
@@ -270,8 +271,8 @@ def _tensors(example: Example) -> list[torch.Tensor]:
     return [leaf for leaf in tree_flatten((example.args, dict(example.kwargs)))[0] if isinstance(leaf, torch.Tensor)]
 
 
-def _report_data(run: Run) -> dict[str, Any]:
-    facts, probes = analyze_program(run.captured), run.probes.to_dict()
+def _report_data(run: Run, facts: Facts) -> dict[str, Any]:
+    probes = run.probes.to_dict()
     decisions = find_decisions(run.captured, facts)
     return {
         "status": run.status,

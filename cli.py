@@ -1,4 +1,4 @@
-"""The command line: `foldfx analyze | compile | bisect | verify | diff | routes | demo`.
+"""The command line: `foldfx analyze | compile | bisect | verify | diff | explain | routes | demo`.
 
 JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
 that was rolled back, a bisection that found something wrong, modules or routes not found equal, a wrong route table, or a
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from .api import Result, analyze, compile, pass_for
 from .cli_diff import diff_command
+from .cli_explain import explain_command
 from .cli_inputs import (
     AsJson,
     Examples,
@@ -53,6 +54,7 @@ app = typer.Typer(
 routes_app.add_typer(tables_app)
 app.add_typer(routes_app, name="routes")
 app.command("diff")(diff_command)
+app.command("explain")(explain_command)
 
 
 @app.command("analyze")

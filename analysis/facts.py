@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch.fx import Node
 
@@ -130,33 +131,43 @@ class Facts(Mapping[Node, Fact]):
         fact = self[start]
         layout = f", laid out {show(fact.rows)}" if fact.rows is not None else ""
         lines = [f"{start.name} depends on: {fact.describe()}{layout}"]
-        for reached in self._chain(start):
+        for reached in proof(start, self._parents, self._proved):
             step = self[reached]
             lines.append(f"  {reached.name} ({where(reached)}): {step.because.text}")
         return "\n".join(lines)
 
     def refusal(self, node: Node) -> Node:
         """The node at which token-only was lost on the way to `node`: the first one to name when refusing."""
-        current = node
-        while True:
-            culprits = [p for p in self[current].because.parents if not (self[p].token_only or self[p].constant)]
-            if not culprits:
-                return current
-            current = culprits[0]
+        return node if self._proved(node) else proof(node, self._parents, self._proved)[-1]
 
-    def _chain(self, start: Node) -> list[Node]:
-        """The nodes worth reading: the whole proof of a token-only value, else the way to what was lost."""
-        if self[start].token_only or self[start].constant:
-            order, stack, seen = [], [start], set()
-            while stack:
-                node = stack.pop()
-                if node not in seen:
-                    seen.add(node)
-                    order.append(node)
-                    stack.extend(reversed(self[node].because.parents))
-            return order
-        path, lost = [start], self.refusal(start)
-        while path[-1] is not lost:
-            culprits = [p for p in self[path[-1]].because.parents if not (self[p].token_only or self[p].constant)]
-            path.append(culprits[0])
-        return path
+    def _parents(self, node: Node) -> Sequence[Node]:
+        return self[node].because.parents
+
+    def _proved(self, node: Node) -> bool:
+        return self[node].token_only or self[node].constant
+
+
+Value = TypeVar("Value", bound=Hashable)
+
+
+def proof(start: Value, parents: Callable[[Value], Sequence[Value]], proved: Callable[[Value], bool]) -> list[Value]:
+    """The values worth reading to see what one depends on: the whole proof if it is proved, else the way to what was lost.
+
+    Args:
+        start: the value.
+        parents: those whose facts the fact of a value stands on.
+        proved: whether a value is constant or token-only.
+    """
+    if proved(start):
+        order: dict[Value, None] = {}
+        stack = [start]
+        while stack:
+            value = stack.pop()
+            if value not in order:
+                order[value] = None
+                stack.extend(reversed(parents(value)))
+        return list(order)
+    path = [start]
+    while culprits := [value for value in parents(path[-1]) if not proved(value)]:
+        path.append(culprits[0])
+    return path

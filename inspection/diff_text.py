@@ -9,7 +9,7 @@ from ..analysis.storage import Storage
 from .diff import Diff
 from .edits import FIRST, Edit, Moved, NoteChanged, Relocated, Removed, Retyped, Rewired, StateChanged
 from .lineage import Lineage
-from .outline import INPUT, OUTPUT, STATE, Held, Value
+from .outline import INPUT, OUTPUT, STATE, Held, Outline, Value
 
 NAMED = 4
 """Values that a heading names on each side, at most."""
@@ -59,7 +59,7 @@ def change_of(before: int, after: int) -> str:
 
 def hunks(diff: Diff) -> list[Hunk]:
     """Rewrites with their provenance, then what happened to values that stay, to state, signature and metadata."""
-    names = _Names(diff)
+    names = Names(diff.before, diff.after)
     found = [_rewrite(diff, group, names) for group in diff.lineage]
     found += _changed(diff, names)
     states = [edit for edit in diff.edits if isinstance(edit, StateChanged)]
@@ -74,13 +74,13 @@ def hunks(diff: Diff) -> list[Hunk]:
     return found
 
 
-class _Names:
+class Names:
     """What values are called in the text: as in the graph before; those that are new by their own name, marked if taken."""
 
-    def __init__(self, diff: Diff) -> None:
-        self._names = {value.key: value.name for value in diff.before.values}
+    def __init__(self, before: Outline, after: Outline | None = None) -> None:
+        self._names = {value.key: value.name for value in before.values}
         taken = set(self._names.values())
-        for value in diff.after.values:
+        for value in after.values if after is not None else ():
             if value.key not in self._names:
                 name = value.name
                 while name in taken:
@@ -109,7 +109,7 @@ class _Names:
         return "  # ".join([code, *(["; ".join(filter(None, notes))] if any(notes) else [])])
 
 
-def _rewrite(diff: Diff, group: Lineage, names: _Names) -> Hunk:
+def _rewrite(diff: Diff, group: Lineage, names: Names) -> Hunk:
     by = f"{', '.join(group.by)}: " if group.by else ""
     what = [f"{names.several(group.before)} → " if group.before else "", names.several(group.after) or "nothing"]
     title = f"{group.kind} {by}{''.join(what)}"
@@ -125,7 +125,7 @@ def _rewrite(diff: Diff, group: Lineage, names: _Names) -> Hunk:
 _WORDS: Mapping[type[Edit], str] = {Rewired: "rewired", Retyped: "retyped", Moved: "moved", Relocated: "relocated"}
 
 
-def _changed(diff: Diff, names: _Names) -> Iterator[Hunk]:
+def _changed(diff: Diff, names: Names) -> Iterator[Hunk]:
     """Values that stay, those to which the same happened together."""
     happened: dict[str, dict[type[Edit], Edit]] = {}
     for edit in diff.edits:
@@ -149,7 +149,7 @@ def _changed(diff: Diff, names: _Names) -> Iterator[Hunk]:
         yield Hunk(title, tuple(lines))
 
 
-def _both(old: Value, new: Value, names: _Names, where: str) -> list[str]:
+def _both(old: Value, new: Value, names: Names, where: str) -> list[str]:
     return [f"-{names.line(old)}", f"+{names.line(new, where)}"]
 
 

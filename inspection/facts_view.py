@@ -23,6 +23,7 @@ def facts_to_dict(facts: Facts) -> dict[str, Any]:
                 "token_only": fact.token_only,
                 "rows": None if fact.rows is None else show(fact.rows),
                 "because": fact.because.text,
+                "stands_on": [parent.name for parent in fact.because.parents],
                 "at": where(node),
             }
             for node, fact in facts.items()

@@ -96,11 +96,11 @@ class Report:
         outputs = found["outputs"]
         lines = [
             f"verification: {found['verdict']}",
-            f"  complete outputs of {found['examples']} example(s): {_figures(outputs)}",
+            f"  complete outputs of {found['examples']} example(s): {figures_text(outputs)}",
         ]
         for layout in found["layouts"]:
             what = f"{_WHAT[layout['kind']]} {layout['table']}, {layout['layout']} {layout['shape']}"
-            lines.append(f"  {what}: {_covered(layout)}, {_figures(layout)}")
+            lines.append(f"  {what}: {covered(layout)}, {figures_text(layout)}")
         for probe, said in found["probes"].items():
             lines.append(f"  {probe}: {said}")
         for name, ranks in found["ranks"].items():
@@ -126,13 +126,15 @@ class Report:
 _WHAT = {"table": "table of", "decision": "decision"}
 
 
-def _covered(layout: Mapping[str, Any]) -> str:
+def covered(layout: Mapping[str, Any]) -> str:
+    """How much of the domain a layout of a verification compared, in words."""
     if layout["tokens"] == layout["domain"]:
         return f"full domain of {layout['domain']:,} ids"
     return f"sampled {layout['tokens']:,} of {layout['domain']:,} ids" if layout["tokens"] else "no rows"
 
 
-def _figures(figures: Mapping[str, Any]) -> str:
+def figures_text(figures: Mapping[str, Any]) -> str:
+    """How far two sides were apart, in words."""
     if figures["bitwise"]:
         return "bitwise equal"
     equal = "numerically equal, " if figures["exact"] else ""

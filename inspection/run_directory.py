@@ -4,6 +4,7 @@
     00-captured.json               the same as data, for `foldfx diff`
     01-after-fold_tokens.py, .json and so on, one for each pass, then for lowering, and for rollback where there was one
     01-after-fold_tokens.diff      what that step changed, in the style of a unified diff
+    facts.json                     what every value of the captured graph depends on, and why
     report.json                    what was done, refused and shown; `report.schema.json` in the package describes it
     reproducers/0/reproduce.py     a script for each counterexample that can be written as one
     run.json                       when, how long and with which versions; nothing else depends on them
@@ -23,16 +24,18 @@ from typing import Any
 
 import torch
 
+from ..analysis.facts import Facts
 from ..analysis.fingerprint import Digests
 from ..analysis.program import Program
 from .diff import diff_graphs
 from .diff_text import diff_text
+from .facts_view import facts_to_dict
 from .folder import new_folder
 from .graph_text import graph_text
 from .outline import Outline
 from .outline_of import outline_of
 from .report import SCHEMA_VERSION, Report
-from .run_layout import ENVIRONMENT, REPORT, REPRODUCERS, graph_stem
+from .run_layout import ENVIRONMENT, FACTS, REPORT, REPRODUCERS, graph_stem
 
 CLASS_NAME = "FoldedProgram"
 """What the graphs are called in their texts."""
@@ -41,6 +44,7 @@ CLASS_NAME = "FoldedProgram"
 def write_run(
     folder: Path,
     steps: Sequence[tuple[str, Program]],
+    facts: Facts,
     report: Report,
     reproducers: Sequence[Callable[[Path], object]],
     measured: Mapping[str, Any],
@@ -50,6 +54,7 @@ def write_run(
     Args:
         folder: absent or empty.
         steps: what was done and the program it left, first "captured".
+        facts: those of the captured program.
         report: the run's. What it measured of time goes to run.json.
         reproducers: for each counterexample, what writes its script to a folder, or raises ValueError where it cannot.
         measured: JSON-serialisable figures that are others in every run, for run.json.
@@ -62,6 +67,7 @@ def write_run(
     with new_folder(folder) as partial:
         graphs = _write_graphs(partial, steps)
         scripts = [_write_reproducer(partial, number, write) for number, write in enumerate(reproducers)]
+        _write_json(partial / FACTS, facts_to_dict(facts))
         _write_json(partial / REPORT, {**data, "graphs": graphs, "reproducers": scripts})
         _write_json(partial / ENVIRONMENT, {**_environment(), **report.measured, **measured})
 

@@ -10,6 +10,7 @@ from ..errors import DiffError
 
 REPORT = "report.json"
 ENVIRONMENT = "run.json"
+FACTS = "facts.json"
 REPRODUCERS = "reproducers"
 
 
@@ -24,16 +25,29 @@ def read_report(folder: Path) -> dict[str, Any]:
     Raises:
         DiffError: it holds none, or one that is not JSON.
     """
-    path = folder / REPORT
+    return _read(folder, REPORT)
+
+
+def read_facts(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the values of the captured graph depend on, by name.
+
+    Raises:
+        DiffError: as `read_report`.
+    """
+    return {value["name"]: value for value in _read(folder, FACTS)["values"]}
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DiffError(f"there is no {path}, so {folder} is not a run directory; write one with run_dir=") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DiffError(f"{path} is not JSON ({error}); write the run anew") from error
-    if not isinstance(report, dict):
-        raise DiffError(f"{path} holds a {type(report).__name__}, not a report; write the run anew")
-    return report
+    if not isinstance(data, dict):
+        raise DiffError(f"{path} holds a {type(data).__name__}, not an object; write the run anew")
+    return data
 
 
 def graphs_of(folder: Path) -> list[Path]:

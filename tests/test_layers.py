@@ -15,7 +15,9 @@ MOST_LINES = 420
 MOST_NAMES = 12
 
 GROUND = frozenset({"errors", "_torch"})
-FRONT_DOOR = frozenset({"__init__", "api", "backend", "cli", "cli_diff", "cli_inputs", "cli_routes", "cli_tr_hash"})
+FRONT_DOOR = frozenset(
+    {"__init__", "api", "backend", "cli", "cli_diff", "cli_explain", "cli_inputs", "cli_routes", "cli_tr_hash"}
+)
 MAY_IMPORT = {
     "analysis": GROUND | {"analysis"},
     "runtime": GROUND | {"runtime"},

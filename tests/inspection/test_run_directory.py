@@ -102,6 +102,7 @@ def test_it_holds_every_graph_its_diffs_and_the_report(tmp_path: Path) -> None:
         "03-after-lowering.diff",
         "03-after-lowering.json",
         "03-after-lowering.py",
+        "facts.json",
         "report.json",
         "run.json",
     ]
