@@ -13,6 +13,8 @@ ORIGINS = "foldfx_origins"
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = str(Path(torch.__file__).parent)
+_NOT_THE_MODEL = (_TORCH, "torch/", "<eval_with_key>")
+"""What files of torch, and code that it generated, are called."""
 
 
 def module_path(node: Node) -> str:
@@ -23,9 +25,9 @@ def module_path(node: Node) -> str:
 
 
 def source_line(node: Node) -> str:
-    """`file:line` of the innermost frame outside torch, or "" when the trace holds none."""
+    """`file:line` of the innermost frame outside torch and its generated code, or "" when the trace holds none."""
     frames = [(m["file"], m["line"]) for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
-    own = [frame for frame in frames if not frame[0].startswith((_TORCH, "torch/"))]
+    own = [frame for frame in frames if not frame[0].startswith(_NOT_THE_MODEL)]
     return ":".join(own[-1]) if own else ""
 
 

@@ -114,8 +114,9 @@ def _target(node: Node, module: GraphModule) -> str:
         return f"module {node.target}{what}"
     if is_overload(node.target):
         return str(node.target)
-    name = getattr(node.target, "__qualname__", None) or _plain(node.target, node)
-    home = str(getattr(node.target, "__module__", None) or "").removeprefix("_")
+    target = node.target
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or _plain(target, node)
+    home = str(getattr(target, "__module__", None) or "").removeprefix("_")
     return ".".join(filter(None, [home, name.removeprefix("_VariableFunctionsClass.")]))
 
 

@@ -250,6 +250,42 @@ def test_exported_programs_and_files_are_compared(words: foldfx.Program, tmp_pat
     assert diff_text(mixed).endswith("metadata: not compared, after is a bare graph")
 
 
+def test_graphs_within_operations_are_state() -> None:
+    class Either(nn.Module):
+        def __init__(self, shift: float) -> None:
+            super().__init__()
+            self.shift = shift
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 0, lambda x: x.sin() + self.shift, torch.cos, (x,))  # type: ignore[no-any-return]
+
+    one, again, other = (torch.export.export(Either(shift), (torch.ones(3),)) for shift in (1.0, 1.0, 2.0))
+    assert assert_edits_lead(one, again).empty
+    (edit,) = assert_edits_lead(one, other).edits
+    assert isinstance(edit, StateChanged)
+    assert (edit.name, edit.before and edit.before.kind) == ("true_graph_0", "graph")
+
+
+def test_a_layer_taken_out_is_one_group() -> None:
+    class Layers(nn.Module):
+        def __init__(self, *present: bool) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4) if each else nn.Identity() for each in present])
+            self.eval()
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = torch.relu(layer(x)) if isinstance(layer, nn.Linear) else x
+            return x
+
+    full, short = Layers(True, True, True), Layers(True, False, True)
+    short.load_state_dict(full.state_dict(), strict=False)
+    one, other = (foldfx.capture(model, (torch.randn(2, 4),), tokens=()) for model in (full, short))
+    diff = assert_edits_lead(one, other)
+    assert [each.kind for each in diff.lineage] == ["2:0"]
+    assert diff.counts == dict.fromkeys(diff.counts, 0) | {"removed": 2, "state": 2}
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     whole, odd = chain(lambda graph, x: x), chain(lambda graph, x: call(graph, torch.add, x, 1))
     next(node for node in odd.graph.nodes if node.name == "add").update_arg(1, object())
