@@ -193,6 +193,7 @@ def compile(
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
         ExampleError: no examples, a malformed one, or one the model fails on.
         FileExistsError: `run_dir` is a file or holds something.
+        DiffError: a graph carries a constant that has no text, so that `run_dir` cannot be written.
         ValueError: an unknown objective, one without its budget, a time budget that is not positive, negative contexts, or
             either of these beside a pipeline, which has its own.
     """

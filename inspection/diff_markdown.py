@@ -6,7 +6,7 @@ import re
 from html import escape
 
 from .diff import Diff
-from .diff_text import Hunk, hunks
+from .diff_text import Hunk, hunks, printable
 
 LIMIT = 65_000
 """Bytes of the text, at most; GitHub refuses comments of more than 65,536 characters."""
@@ -50,11 +50,11 @@ def _table(diff: Diff) -> str:
 def _details(hunk: Hunk, room: int) -> str:
     """One group to open, shortened to `room` bytes; "" where not even a line fits."""
     fence = _fence(hunk.lines)
-    head = f"<details><summary>{escape(_one_line(hunk.title))}</summary>\n\n{fence}diff\n"
+    head = f"<details><summary>{escape(printable(hunk.title))}</summary>\n\n{fence}diff\n"
     tail = f"\n{fence}\n\n</details>"
     room -= len(head.encode()) + len(tail.encode()) + 100
     lines: list[str] = []
-    for line in map(_one_line, hunk.lines):
+    for line in map(printable, hunk.lines):
         room -= len(line.encode()) + 1
         if room < 0:
             break
@@ -72,10 +72,6 @@ def _fence(lines: tuple[str, ...]) -> str:
     return "`" * max(3, longest + 1)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
 def _plain(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]|#~@])", r"\\\1", escape(_one_line(text), quote=False))
+    return re.sub(r"([\\`*_\[\]|#~@])", r"\\\1", escape(printable(text), quote=False))

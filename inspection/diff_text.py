@@ -38,7 +38,12 @@ def diff_text(diff: Diff) -> str:
     if not diff.compares_metadata:
         bare = next(side.label for side in (diff.before, diff.after) if side.metadata is None)
         lines.append(f"metadata: not compared, {bare} is a bare graph")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    """One line that a terminal shows as it is: line breaks and control characters, which names may hold, as escapes."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def summary_lines(diff: Diff) -> list[str]:

@@ -10,10 +10,11 @@ from typing import Any
 from ..analysis.facts import proof
 from ..errors import DiffError
 from .diff import Diff, diff_graphs
-from .diff_text import Names
+from .diff_text import Names, printable
 from .edits import Moved, Removed, Retyped, Rewired
 from .load_outline import load_outline
 from .outline import Value
+from .probe_lines import probe_lines
 from .report import covered, figures_text
 from .run_layout import graphs_of, read_facts, read_report
 
@@ -41,7 +42,7 @@ def explain(folder: Path, name: str) -> str:
     lines += _titled("where token-only values end", (each for each in run.report["blockers"] if each.startswith(f"{name} (")))
     lines += _titled("decision", run.decision(name))
     lines += _titled("verified", run.evidence(name))
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def explain_why_not(folder: Path, pass_name: str, name: str) -> str:
@@ -61,14 +62,14 @@ def explain_why_not(folder: Path, pass_name: str, name: str) -> str:
     if pass_name not in run.steps and not said:
         return f"{pass_name} is no pass of this run; there were {_list(run.steps[1:])}"
     if about := [each for each in said if _concerns(each, name) or each["status"] == "disabled"]:
-        return "\n".join(_outcome(each) for each in about)
+        return "\n".join(printable(_outcome(each)) for each in about)
     lines = [f"no rule application of {pass_name} was about {name}"]
     if pass_name in run.steps:
         lines += run.changes(pass_name, value.key, at)
     if at == 0:
         lines += run.dependence(name)
     shown = [_outcome(each) for each in said[:NAMED]] + ([f"… {len(said) - NAMED} more"] if len(said) > NAMED else [])
-    return "\n".join([*lines, *_titled(f"what {pass_name} did say", shown)])
+    return "\n".join(map(printable, [*lines, *_titled(f"what {pass_name} did say", shown)]))
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,7 @@ class _Run:
             if each["node"] == name:
                 over = "token ids alone" if each["token_only"] else "context"
                 yield f"{each['kind']} of {each['score']}, over {over}"
-                fragile = (each["probe"] or {}).get("fragile")
-                yield from [f"{fragile:,} fragile tokens"] if fragile is not None else []
+                yield from probe_lines(each["probe"])
 
     def evidence(self, name: str) -> Iterator[str]:
         for each in self.report["verification"]["layouts"]:

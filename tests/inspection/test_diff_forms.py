@@ -203,6 +203,18 @@ logical 0 B, backing 0 B
     )
 
 
+def test_names_cannot_break_lines_or_steer_a_terminal() -> None:
+    program, other = rewire()
+    for each in (program, other):
+        node(each, "sin").meta["nn_module_stack"] = {"odd": ("a\n+b \x1b[31m `````", "Odd")}
+    diff = compared((program, other))
+    text, markdown = diff_text(diff), diff_markdown(diff)
+    assert r"module a\n+b \x1b[31m `````" in text
+    assert "\x1b" not in text + markdown
+    assert "\n+b" not in text + markdown
+    assert "\n``````diff\n" in markdown
+
+
 def test_the_markdown_fits_a_comment_and_escapes_what_a_model_says() -> None:
     def sines(count: int) -> GraphModule:
         graph = Graph()
