@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file, save_model
 
 from foldfx import cli
-from foldfx.cli_inputs import built_model
+from foldfx.cli.inputs import built_model
 from foldfx.examples.g2p_en import DecoderStep, EncoderStep
 
 SOURCE = '''

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_model
 
 from foldfx import cli
-from foldfx.cli_inputs import load_function
+from foldfx.cli.inputs import load_function
 
 SOURCE = '''
 import itertools

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .inspection.explain import explain, explain_why_not
+from ..inspection.explain import explain, explain_why_not
 
 
 def explain_command(

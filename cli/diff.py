@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from .cli_inputs import load_function
-from .inspection.diff import Diff, diff_graphs
-from .inspection.diff_markdown import diff_markdown
-from .inspection.diff_text import diff_text
-from .inspection.load_outline import as_outline
-from .inspection.outline import Outline
-from .inspection.policy import Policy
-from .inspection.run_layout import read_report
+from ..inspection.diff import Diff, diff_graphs
+from ..inspection.diff_markdown import diff_markdown
+from ..inspection.diff_text import diff_text
+from ..inspection.load_outline import as_outline
+from ..inspection.outline import Outline
+from ..inspection.policy import Policy
+from ..inspection.run_layout import read_report
+from .inputs import load_function
 
 DIFFERENT = BROKEN = 2
 

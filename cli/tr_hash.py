@@ -12,10 +12,10 @@ import typer
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from .runtime.tr_hash import RouteTable, TRHashStrategy, build_route_table
-from .runtime.tr_hash.config import DEFAULT_ROUTE_SEED
-from .runtime.tr_hash.convert import TABLE
-from .runtime.tr_hash.stored import CODES, PAIRS, ROUTE_TABLE, require_same_codes
+from ..runtime.tr_hash import RouteTable, TRHashStrategy, build_route_table
+from ..runtime.tr_hash.config import DEFAULT_ROUTE_SEED
+from ..runtime.tr_hash.convert import TABLE
+from ..runtime.tr_hash.stored import CODES, PAIRS, ROUTE_TABLE, require_same_codes
 
 NOT_AS_SAID = 2
 

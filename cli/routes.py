@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
-from .api import compile
-from .cli_inputs import (
+from ..api import compile
+from ..inspection.report import SCHEMA_VERSION
+from ..inspection.route_diff import compare_routes
+from ..inspection.route_text import route_text, routes_to_dict
+from ..runtime.route_file import RouteFile
+from .inputs import (
     AsJson,
     Examples,
     Factory,
@@ -23,10 +27,6 @@ from .cli_inputs import (
     parsed_tokens,
     progress_bars,
 )
-from .inspection.report import SCHEMA_VERSION
-from .inspection.route_diff import compare_routes
-from .inspection.route_text import route_text, routes_to_dict
-from .runtime.route_file import RouteFile
 
 DIFFERENT = 2
 

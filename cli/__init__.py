@@ -15,10 +15,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .api import Result, analyze, compile, pass_for
-from .cli_diff import diff_command
-from .cli_explain import explain_command
-from .cli_inputs import (
+from ..api import Result, analyze, compile, pass_for
+from ..inspection.facts_view import facts_table, facts_to_dict
+from ..inspection.report import SCHEMA_VERSION
+from ..passes.pipeline import Pipeline
+from ..passes.verification.verify_modules import verify
+from .diff import diff_command
+from .explain import explain_command
+from .inputs import (
     AsJson,
     Examples,
     Factory,
@@ -36,12 +40,8 @@ from .cli_inputs import (
     parsed_tokens,
     progress_bars,
 )
-from .cli_routes import routes_app
-from .cli_tr_hash import tables_app
-from .inspection.facts_view import facts_table, facts_to_dict
-from .inspection.report import SCHEMA_VERSION
-from .passes.pipeline import Pipeline
-from .passes.verification.verify_modules import verify
+from .routes import routes_app
+from .tr_hash import tables_app
 
 ROLLED_BACK = NOT_EQUIVALENT = 2
 
@@ -179,7 +179,7 @@ def verify_command(
 @app.command("demo")
 def demo_command(as_json: AsJson = False) -> None:
     """Fold g2p-en, a real grapheme-to-phoneme checkpoint, and pronounce five words before and after."""
-    from .examples import g2p_en
+    from ..examples import g2p_en
 
     words = ["embedding", "compiler", "token", "lookup", "gather"]
     encoder, decoder = g2p_en.load()
@@ -225,7 +225,3 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"foldfx: {type(error).__name__}: {text}", file=sys.stderr)
         return 1
     return result if isinstance(result, int) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

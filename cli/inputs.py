@@ -18,10 +18,10 @@ from rich.progress import Progress as Bars
 from safetensors.torch import load_model
 from torch import nn
 
-from .analysis.example import Example, as_examples
-from .analysis.tokens import TokenInput
-from .errors import FoldfxError
-from .passes.tables.tabulate import Progress
+from ..analysis.example import Example, as_examples
+from ..analysis.tokens import TokenInput
+from ..errors import FoldfxError
+from ..passes.tables.tabulate import Progress
 
 Factory = Annotated[str, typer.Option(help="Builds the model: file.py:function or package.module:function.")]
 Weights = Annotated[Path | None, typer.Option(help="A safetensors file loaded strictly into the model.")]
