@@ -25,7 +25,9 @@ from .analysis.program import Domain
 from .analysis.provenance import where
 from .analysis.tokens import TokenInput
 from .inspection.diff import Diff, diff_graphs
+from .inspection.facts_view import facts_to_dict
 from .inspection.folder import require_new
+from .inspection.html import render
 from .inspection.outline_of import outline_of
 from .inspection.report import Report
 from .inspection.reproducer import write_reproducer
@@ -105,6 +107,26 @@ class Result:
         """What makes `module` of the captured graph, value by value; empty where nothing was accepted."""
         captured, used = self._run.captured, self._run.program
         return diff_graphs(outline_of(captured, "captured"), outline_of(used, "folded"))
+
+    def write_html(self, path: str | Path, *, title: str = "foldfx") -> Path:
+        """Write the report as one page that opens offline: graphs side by side, proofs, tables, margins, evidence.
+
+        Args:
+            path: a file, replaced where it exists; its folder must exist.
+            title: what to call the page.
+
+        Returns:
+            The path. The same run gives the same bytes, unless latency was measured.
+
+        Raises:
+            DiffError: a graph carries a constant that cannot be compared.
+        """
+        run = self._run
+        steps = [(name, outline_of(program, name)) for name, program in (("captured", run.captured), ("folded", run.program))]
+        facts = facts_to_dict(analyze_program(run.captured))
+        target = Path(path)
+        target.write_text(render(self.report.to_dict(), steps, facts, title=title), encoding="utf-8")
+        return target
 
     def routes(self) -> RouteFile:
         """The decisions that were folded into tables, as `RouteFile.save` writes them for replay and comparison.

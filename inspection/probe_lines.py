@@ -51,7 +51,7 @@ def _smallest(margins: Mapping[str, Any]) -> str:
 
 
 def _flip(flip: Mapping[str, Any]) -> str:
-    counts = _ranges(flip["counts"])
+    counts = ranges(flip["counts"])
     error = "no such call of the whole model" if flip["error"] is None else f"outputs differ by up to {flip['error']:.2e}"
     return f"token {flip['token']}, margin {flip['margin']:.2e}, in calls of {counts} row(s): {error}"
 
@@ -61,7 +61,7 @@ def _listed(numbers: list[int], total: int) -> str:
     return ", ".join(map(str, numbers[:NAMED])) + more
 
 
-def _ranges(numbers: list[int]) -> str:
+def ranges(numbers: list[int]) -> str:
     """Ascending numbers, runs of them as from–to."""
     runs: list[list[int]] = []
     for number in numbers:
