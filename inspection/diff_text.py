@@ -65,7 +65,9 @@ def change_of(before: int, after: int) -> str:
 def hunks(diff: Diff) -> list[Hunk]:
     """Rewrites with their provenance, then what happened to values that stay, to state, signature and metadata."""
     names = Names(diff.before, diff.after)
-    found = [_rewrite(diff, group, names) for group in diff.lineage]
+    gone = {edit.value.key: edit for edit in diff.edits if isinstance(edit, Removed)}
+    new = {value.key: value for value in diff.after.values}
+    found = [_rewrite(group, gone, new, names) for group in diff.lineage]
     found += _changed(diff, names)
     states = [edit for edit in diff.edits if isinstance(edit, StateChanged)]
     if states:
@@ -114,12 +116,10 @@ class Names:
         return "  # ".join([code, *(["; ".join(filter(None, notes))] if any(notes) else [])])
 
 
-def _rewrite(diff: Diff, group: Lineage, names: Names) -> Hunk:
+def _rewrite(group: Lineage, gone: Mapping[str, Removed], new: Mapping[str, Value], names: Names) -> Hunk:
     by = f"{', '.join(group.by)}: " if group.by else ""
     what = [f"{names.several(group.before)} → " if group.before else "", names.several(group.after) or "nothing"]
     title = f"{group.kind} {by}{''.join(what)}"
-    gone = {edit.value.key: edit for edit in diff.edits if isinstance(edit, Removed)}
-    new = {value.key: value for value in diff.after.values}
     lines = []
     for key in group.before:
         instead = gone[key].instead

@@ -15,8 +15,8 @@ from itertools import islice
 
 from .outline import CALL, INPUT, OUTPUT, STATE, Outline, Value
 
-LOOKED_AT = 64
-"""Candidates of one operation that are compared with a value, at most."""
+LOOKED_AT = 16
+"""Candidates that share one thing with a value and are compared with it, at most."""
 
 Signature = tuple[object, ...]
 
@@ -24,7 +24,7 @@ Signature = tuple[object, ...]
 def same_values(one: Outline, other: Outline) -> dict[str, str]:
     """Key in `one` by key in `other`, for every value that both have.
 
-    Takes time in the order of the graphs' sizes, at most `LOOKED_AT` comparisons for each value that changed.
+    Takes time in the order of the graphs' sizes, a few times `LOOKED_AT` comparisons for each value that changed.
     """
     matching = _Matching(one, other)
     matching.anchor()
@@ -58,9 +58,9 @@ class _Side:
     def __init__(self, outline: Outline) -> None:
         self.values = {value.key: value for value in outline.values}
         self.readers: defaultdict[str, list[str]] = defaultdict(list)
-        self.alike: defaultdict[tuple[str, str], deque[Value]] = defaultdict(deque)
+        self.alike: defaultdict[tuple[object, ...], deque[Value]] = defaultdict(deque)
         for value in outline.values:
-            self.alike[value.op, value.target].append(value)
+            self.alike[value.op, value.target, value.site].append(value)
             for operand in value.operands:
                 self.readers[operand].append(value.key)
 
@@ -182,11 +182,11 @@ class _Matching:
 
     def _most_like(self, value: Value) -> Value | None:
         """The best candidate, if the value is the best one for it, too."""
-        ours = _left(self._one.alike[value.op, value.target], self._taken, value)
+        ours = _candidates(value, self._other, self._one, self.found, self._taken)
         best = max(ours, key=lambda each: self._likeness(each, value), default=None)
         if best is None or not (score := self._likeness(best, value)):
             return None
-        rivals = _left(self._other.alike[value.op, value.target], self.found, best)
+        rivals = _candidates(best, self._one, self._other, self._taken, self.found)
         return best if all(self._likeness(best, rival) <= score for rival in rivals) else None
 
     def _likeness(self, ours: Value, theirs: Value) -> float:
@@ -204,8 +204,26 @@ def _may_be(ours: Value, theirs: Value) -> bool:
     return (ours.made_by, ours.stands_for) == (theirs.made_by, theirs.stands_for)
 
 
-def _left(alike: deque[Value], gone: Mapping[str, str], like: Value) -> list[Value]:
-    """The first of those that are not gone and may be `like`."""
-    while alike and alike[0].key in gone:
-        alike.popleft()
-    return list(islice((each for each in alike if each.key not in gone and _may_be(each, like)), LOOKED_AT))
+def _candidates(value: Value, here: _Side, there: _Side, twins: Mapping[str, str], gone: Mapping[str, str]) -> list[Value]:
+    """Values of the other side with the same operation that share an operand, a reader or the line with `value`.
+
+    Args:
+        value: of the side `here`.
+        twins: key there by key here.
+        gone: keys there that are matched.
+    """
+    operands = [operand if operand.startswith(STATE) else twins.get(operand, "") for operand in value.operands]
+    readers = [there.values[twins[key]] for key in here.readers[value.key] if key in twins]
+    lines = there.alike[value.op, value.target, value.site]
+    while lines and lines[0].key in gone:
+        lines.popleft()
+    groups = [
+        *((there.values[key] for key in there.readers[operand]) for operand in operands if operand),
+        *((there.values[key] for key in reader.operands if key in there.values) for reader in readers),
+        lines,
+    ]
+    found: dict[str, Value] = {}
+    for group in groups:
+        fits = (each for each in group if each.key not in gone and each.call[:2] == value.call[:2] and _may_be(each, value))
+        found |= {each.key: each for each in islice(fits, LOOKED_AT)}
+    return list(found.values())
