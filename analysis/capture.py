@@ -117,11 +117,12 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
     watch, around, call = AttributeWatch(model), SurroundingsWatch(underlying(model)), example.cloned()
     try:
-        with torch.no_grad(), warnings.catch_warnings(), EinsumInPairs():
+        with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
-            exported: ExportedProgram = torch.export.export(
-                model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
-            )
+            with EinsumInPairs():
+                exported: ExportedProgram = torch.export.export(
+                    model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
+                )
             functional: ExportedProgram = exported.run_decompositions({})
     except Exception as error:
         watch.restore()

@@ -14,7 +14,7 @@ class EinsumInPairs(TorchFunctionMode):
 
     That is the order in which torch contracts them itself, bit for bit. What a mixture of experts computes from the token
     alone, and weighs by a contextual gate in the same einsum, then is a value of its own. Left as they are: equations with an
-    ellipsis or without an output, and all where opt_einsum chooses the order.
+    ellipsis or without an output, operands with lists of axes, and all where opt_einsum chooses the order.
     """
 
     def __torch_function__(
@@ -26,7 +26,9 @@ class EinsumInPairs(TorchFunctionMode):
 
 
 def _is_contracted_from_the_left(args: tuple[Any, ...]) -> bool:
-    return len(args) > 3 and "->" in args[0] and "..." not in args[0] and not torch.backends.opt_einsum.enabled
+    if len(args) < 4 or not isinstance(args[0], str) or torch.backends.opt_einsum.enabled:
+        return False
+    return "->" in args[0] and "..." not in args[0]
 
 
 def _in_pairs(equation: str, operands: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -98,3 +98,15 @@ def test_all_labels_of_the_alphabet() -> None:
     one = torch.ones([1] * 26)
     with EinsumInPairs():
         assert torch.einsum(f"{labels},{labels},{labels}->a", one, one, one).item() == 1
+
+
+def test_operands_with_lists_of_axes_are_left_alone() -> None:
+    """In that form the first argument is a tensor, not an equation."""
+
+    class Listed(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+            return torch.einsum(x, [0, 1], y, [1, 2], z, [2, 3], [0, 3])  # type: ignore[call-overload]
+
+    operands = (torch.randn(3, 4), torch.randn(4, 5), torch.randn(5, 2))
+    with EinsumInPairs():
+        assert torch.equal(Listed()(*operands), operands[0] @ operands[1] @ operands[2])
