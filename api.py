@@ -28,6 +28,7 @@ from .inspection.diff import Diff, diff_graphs
 from .inspection.facts_view import facts_to_dict
 from .inspection.folder import require_new
 from .inspection.html import render
+from .inspection.memory_view import memory_to_dict
 from .inspection.outline_of import outline_of
 from .inspection.report import Report
 from .inspection.reproducer import write_reproducer
@@ -123,9 +124,9 @@ class Result:
         """
         run = self._run
         steps = [(name, outline_of(program, name)) for name, program in (("captured", run.captured), ("folded", run.program))]
-        facts = facts_to_dict(analyze_program(run.captured))
+        facts, memory = facts_to_dict(analyze_program(run.captured)), memory_to_dict(run.captured)
         target = Path(path)
-        target.write_text(render(self.report.to_dict(), steps, facts, title=title), encoding="utf-8")
+        target.write_text(render(self.report.to_dict(), steps, facts, memory=memory, title=title), encoding="utf-8")
         return target
 
     def routes(self) -> RouteFile:

@@ -20,11 +20,11 @@ def blocks(markdown: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", markdown, flags=re.DOTALL)
 
 
-def run(script: str) -> None:
-    """In a process of its own: the example rule must not be there for other tests."""
+def run(script: str, folder: Path = ROOT) -> None:
+    """In a process of its own: the example rule must not be there for other tests. Files it writes go to `folder`."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / ".typing")}
     command = [sys.executable, "-W", "ignore", "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -43,11 +43,13 @@ def test_each_recipe_fits_a_page() -> None:
         assert len(section.splitlines()) <= PAGE + 5, section.splitlines()[0]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/diff.md", "docs/observables.md", "docs/routes.md"])
-def test_blocks_of_documents_run(document: str) -> None:
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/diff.md", "docs/observables.md", "docs/report.md", "docs/routes.md"]
+)
+def test_blocks_of_documents_run(document: str, tmp_path: Path) -> None:
     script = "\n".join(blocks((ROOT / document).read_text()))
     assert "foldfx.compile" in script
-    run(script)
+    run(script, tmp_path)
 
 
 def test_the_blocks_on_tr_hash_run() -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .markup import Html, element
+from .parts import cut
 
-WIDTH, LABEL, PLOT, ROW = 720, 210, 330, 26
-"""Pixels: the picture, the names on the left, the longest bar, one line."""
+WIDTH, PLOT, ROW, THICK = 460, 340, 38, 13
+"""Pixels: the picture, the longest bar, a name and its bar, a bar."""
 MOST_BARS = 40
-CHARACTERS = 30
+CHARACTERS = 60
 """Of a name, at most; the whole of it is its tooltip."""
 
 
@@ -76,7 +77,13 @@ def errors_by_class(verification: Mapping[str, Any]) -> Html:
         return 1.0 if math.isinf(error) else min(1.0, max(0.0, (math.log10(error) - low) / (high - low))) if error else 0.0
 
     bars = [
-        Bar(label, 0, place(error), f"{error:.2e}" if error else "equal", "bad" if error > limit else "good")
+        Bar(
+            label,
+            0,
+            place(error),
+            "infinite" if math.isinf(error) else f"{error:.2e}" if error else "equal",
+            "bad" if error > limit else "good",
+        )
         for label, error in worst.items()
     ]
     return _chart("Largest difference by kind of call (log scale)", bars, (place(limit), f"limit {limit:.0e}"))
@@ -87,27 +94,25 @@ def _call(layout: Mapping[str, Any]) -> str:
 
 
 def _chart(title: str, bars: Sequence[Bar], marker: tuple[float, str] | None = None) -> Html:
-    shown, top = bars[:MOST_BARS], 20 if marker else 4
+    """Each name above its bar, so that names may be long and the picture fits a phone."""
+    shown, top = bars[:MOST_BARS], 18 if marker else 0
     height = top + ROW * len(shown) + 4
     parts = [element("title", title)]
     for number, bar in enumerate(shown):
-        middle = top + ROW * number + ROW / 2
-        label = bar.label if len(bar.label) <= CHARACTERS else f"{bar.label[: CHARACTERS - 1]}…"
-        name = element("text", label, element("title", bar.label), x=LABEL - 8, y=middle + 4, text_anchor="end")
-        width = max(1.0, (bar.end - bar.start) * PLOT)
-        left = LABEL + bar.start * PLOT
-        shape = element(
-            "rect", x=f"{left:.1f}", y=f"{middle - 8:.1f}", width=f"{width:.1f}", height=16, rx=2, class_=f"bar {bar.kind}"
-        )
-        text = element("text", bar.text, x=f"{left + width + 6:.1f}", y=middle + 4)
-        parts += [name, shape, text]
-    if marker:
-        x = f"{LABEL + marker[0] * PLOT:.1f}"
+        above = top + ROW * number
+        width, left = max(1.0, (bar.end - bar.start) * PLOT), bar.start * PLOT
+        place = {"x": f"{left:.1f}", "y": above + 18, "width": f"{width:.1f}", "height": THICK, "rx": 2}
         parts += [
-            element("line", x1=x, x2=x, y1=top - 2, y2=height - 2, class_="limit"),
-            element("text", marker[1], x=x, y=12, text_anchor="middle"),
+            element("text", cut(bar.label, CHARACTERS), element("title", bar.label), x=0, y=above + 13),
+            element("rect", **place, class_=f"bar {bar.kind}"),
+            element("text", bar.text, x=f"{left + width + 6:.1f}", y=above + 29),
         ]
+        if marker:
+            x = f"{marker[0] * PLOT:.1f}"
+            parts.append(element("line", x1=x, x2=x, y1=above + 15, y2=above + 34, class_="limit"))
+    if marker:
+        anchor = "start" if marker[0] < 0.2 else "middle"
+        parts.append(element("text", marker[1], x=f"{marker[0] * PLOT:.1f}", y=12, text_anchor=anchor))
     picture = element("svg", parts, viewBox=f"0 0 {WIDTH} {height}", width=WIDTH, height=height, role="img", aria_label=title)
     rest = element("p", f"{len(bars) - MOST_BARS} more are in the data", class_="quiet") if len(bars) > MOST_BARS else None
-    caption = element("figcaption", title)
-    return element("figure", caption, element("div", picture, class_="wide", tabindex=0), rest, class_="chart")
+    return element("figure", element("figcaption", title), picture, rest, class_="chart")

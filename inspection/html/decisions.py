@@ -39,7 +39,7 @@ def _flips(probe: Mapping[str, Any]) -> Html | None:
         return None
     rows = [
         (
-            f"{flip['token']:,}",
+            str(flip["token"]),
             f"{flip['margin']:.2e}",
             "not known" if flip["error"] is None else number(flip["error"]),
             "order only" if flip["order_only"] else "another choice",
@@ -56,7 +56,7 @@ def _tokens(probe: Mapping[str, Any]) -> Html | None:
     tokens = probe.get("tokens", ())
     if not tokens:
         return None
-    rows = [(f"{each['token']:,}", number(each["margin"])) for each in tokens[:MOST_TOKENS]]
+    rows = [(str(each["token"]), number(each["margin"])) for each in tokens[:MOST_TOKENS]]
     more = f", the nearest {MOST_TOKENS}" if len(tokens) > MOST_TOKENS else ""
     return element(
         "details", element("summary", f"Tokens nearest to a tie: {len(tokens):,}{more}"), table(("token", "margin"), rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .charts import errors_by_class
 from .coverage import not_covered
 from .markup import Html, element, joined, table
-from .parts import Report, badge, foldable, number, section
+from .parts import MOST_LISTED, Report, badge, foldable, number, section, shortened
 
 
 def verification(report: Report) -> Html:
@@ -18,7 +18,8 @@ def verification(report: Report) -> Html:
     return section(
         "verification",
         "Verification",
-        element("p", badge(found["verdict"]), f" {'; '.join(found['because'])}"),
+        element("p", badge(found["verdict"]), _subject(report)),
+        _because(found["because"]),
         element("div", element("h3", "Not covered"), gaps, class_="card warning"),
         errors_by_class(found),
         _comparisons(found),
@@ -26,6 +27,19 @@ def verification(report: Report) -> Html:
         _classes(report),
         joined(element("h3", "Fixed at capture"), element("ul", fixed)) if fixed else None,
     )
+
+
+def _subject(report: Report) -> str:
+    if report["status"] == "rolled_back":
+        return " This is about the candidate that was given up; the module is the captured graph."
+    return "" if report["status"] == "accepted" else " This is about the captured graph."
+
+
+def _because(reasons: Sequence[str]) -> Html | None:
+    if not reasons:
+        return None
+    items = element("ul", (element("li", text) for text in reasons[:MOST_LISTED]))
+    return foldable(shortened("reason(s)", len(reasons)), items, opened=len(reasons) <= 4)
 
 
 def _comparisons(found: Mapping[str, Any]) -> Html:

@@ -11,6 +11,7 @@ from ..edits import Added, Moved, Relocated, Removed, Retyped, Rewired
 from ..outline import INPUT, OUTPUT, STATE, Held, Outline, Value
 
 Facts = Mapping[str, Any]
+Memory = Mapping[str, Sequence[Sequence[str]]]
 
 _WORDS = {Rewired: "rewired", Retyped: "retyped", Relocated: "relocated", Moved: "moved"}
 
@@ -29,7 +30,7 @@ class Strings:
 
 
 def graph_data(
-    steps: Sequence[tuple[str, Outline]], comparisons: Sequence[tuple[int, int, Diff]], facts: Facts
+    steps: Sequence[tuple[str, Outline]], comparisons: Sequence[tuple[int, int, Diff]], facts: Facts, memory: Memory
 ) -> dict[str, Any]:
     """What `page.js` reads.
 
@@ -37,6 +38,7 @@ def graph_data(
         steps: what was done and the graph it left.
         comparisons: places in `steps`, and what differs between them.
         facts: `facts_to_dict` of the first graph.
+        memory: `memory_to_dict` of the first graph.
 
     Returns:
         strings: other texts by number.
@@ -47,6 +49,7 @@ def graph_data(
         comparisons: places of two steps, and parts: a number of equal lines, or [place in the one or -1, place in the
             other or -1, mark, words].
         facts: by name [what it depends on, layout, why, where, names it stands on, whether it is proved].
+        memory: as given.
     """
     strings = Strings()
     places: dict[tuple[Any, ...], int] = {}
@@ -66,6 +69,7 @@ def graph_data(
         "steps": shown,
         "comparisons": found,
         "facts": proofs,
+        "memory": {name: [list(each) for each in roots] for name, roots in memory.items()},
     }
 
 

@@ -12,6 +12,7 @@ from ..diff import Diff
 from ..lineage import Lineage
 from ..outline import STATE, Outline, Value
 from .markup import Html, element
+from .parts import cut
 
 MOST_DRAWN = 8
 MOST_NODES = 48
@@ -20,6 +21,8 @@ MOST_AROUND = 6
 """Readers and operands that stay, drawn on each side."""
 BOX, GAP, TALL, LAYER = 172, 14, 40, 70
 CHARACTERS = 23
+SCALED = 2200
+"""Pixels of a drawing that is made smaller to fit the page; a wider one scrolls."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,8 @@ def _drawing(diff: Diff, group: Lineage, before: int, after: int) -> Html:
     shapes = [_shape(boxes[key], places[key], after if boxes[key].kind != "removed" else before) for key in graph.nodes]
     by = f" by {', '.join(group.by)}" if group.by else ""
     title = f"{group.kind}{by}: {_several(diff.before, group.before)} → {_several(diff.after, group.after) or 'nothing'}"
-    picture = element(
-        "svg", edges, shapes, viewBox=f"0 0 {wide} {tall}", width=wide, height=tall, role="group", aria_label=title
-    )
+    size = {"viewBox": f"0 0 {wide} {tall}", "width": wide, "height": tall, "class_": "fits" if wide <= SCALED else None}
+    picture = element("svg", edges, shapes, **size, role="group", aria_label=title)
     note = element("p", f"{left_out} more values of this rewrite are not drawn.", class_="quiet") if left_out else None
     return element("figure", element("figcaption", title), element("div", picture, class_="wide"), note, class_="graph")
 
@@ -160,20 +162,14 @@ _SIGNS = {"removed": "− ", "added": "+ "}
 
 def _shape(box: _Box, place: tuple[float, float], step: int) -> Html:
     x, y = place
+    shown = (cut(_SIGNS.get(box.kind, "") + box.name, CHARACTERS), cut(box.what, CHARACTERS))
     texts = [
-        element("text", _short(text), x=f"{x + BOX / 2:.1f}", y=f"{y + down:.1f}", text_anchor="middle", class_=kind)
-        for text, down, kind in ((_SIGNS.get(box.kind, "") + box.name, 17, "name"), (box.what, 32, "what"))
+        element("text", text, x=f"{x + BOX / 2:.1f}", y=f"{y + down:.1f}", text_anchor="middle", class_=kind)
+        for text, down, kind in zip(shown, (17, 32), ("name", "what"), strict=True)
     ]
     shape = element("rect", x=f"{x:.1f}", y=f"{y:.1f}", width=BOX, height=TALL, rx=6)
-    title = element("title", f"{box.kind}: {box.name}, {box.what}")
+    title = element("title", f"{box.name}, {box.what} ({box.kind})")
     if not box.opens:
         return element("g", title, shape, texts, class_=f"box {box.kind}")
-    return element(
-        "g", title, shape, texts,
-        class_=f"box {box.kind}", role="button", tabindex=0, data_node=box.opens, data_step=step,
-        aria_label=f"{box.kind}: {box.name}, {box.what}",
-    )  # fmt: skip
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS - 1]}…"
+    opens = {"role": "button", "tabindex": 0, "data_node": box.opens, "data_step": step}
+    return element("g", title, shape, texts, class_=f"box {box.kind}", **opens)

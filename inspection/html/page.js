@@ -166,6 +166,8 @@
   };
 
   const goTo = (step, name) => {
+    const has = (each) => each.before === step || each.after === step;
+    if (!has(comparisons[current])) show(comparisons.findIndex(has));
     const side = comparisons[current].after === step ? 1 : 0;
     const place = placeOf(step, name);
     const row = rows.findIndex((each) => each[side] === place);
@@ -290,7 +292,21 @@
       const cells = [name, kind, type, `${bytes.toLocaleString("en")} B`, shares.join(", ")];
       body.append(make("tr", "", ...cells.map((each) => make("td", "", each))));
     }
-    return make("div", "wide", make("table", "", make("thead", "", head), body));
+    const wide = make("div", "wide", make("table", "", make("thead", "", head), body));
+    wide.tabIndex = 0;
+    return wide;
+  };
+
+  /** Whose memory a value of the first graph stands on, and what else does. */
+  const memory = (name) => {
+    const rootsOf = (each) => data.memory[each] ?? [[each, "must"]];
+    const roots = rootsOf(name), own = new Set(roots.map(([root]) => root));
+    const names = data.steps[0].rows.map((each) => data.values[each][NAME]);
+    const others = names.filter((each) => each !== name && rootsOf(each).some(([root]) => own.has(root)));
+    const stands = roots.filter(([root]) => root !== name).map(([root, kind]) => `${kind} stand on the memory of ${root}`);
+    if (!others.length && !stands.length) return [make("h3", "", "Memory"), make("p", "", "Shared with no other value.")];
+    const said = stands.length ? [make("p", "", `${name} ${stands.join(", ")}`)] : [];
+    return [make("h3", "", "Memory"), ...said, make("p", "", `${others.length} values may share it:`), several(0, others)];
   };
 
   const open = (step, name) => {
@@ -321,6 +337,7 @@
       several(step, reads),
       make("h3", "", `Read by ${readers.length}`),
       several(step, readers.map((each) => each[NAME])),
+      ...(step === 0 ? memory(name) : []),
       ...(tables.length ? [make("h3", "", "State and tables"), tableOf(step, tables)] : []),
     );
     panel.hidden = false;

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..diff import Diff, diff_graphs
 from ..outline import Outline
 from .decisions import decisions
 from .evidence import verification
-from .graph_data import Facts, graph_data
+from .graph_data import Facts, Memory, graph_data
 from .markup import Html, data_script, element
 from .neighbourhood import neighbourhoods
 from .parts import section
@@ -37,6 +38,7 @@ def render(
     steps: Sequence[tuple[str, Outline]],
     facts: Facts,
     *,
+    memory: Memory = MappingProxyType({}),
     title: str = "foldfx",
     diffs: Sequence[Diff] | None = None,
 ) -> str:
@@ -46,6 +48,7 @@ def render(
         report: `Report.to_dict()`, or a run directory's report.json.
         steps: what was done and the graph it left, first "captured"; at least one.
         facts: `facts_to_dict` of the first graph.
+        memory: `memory_to_dict` of the first graph.
         title: of the page.
         diffs: what each step but the first changed, where it is known already.
 
@@ -81,7 +84,7 @@ def render(
         element("main", sections),
         element("footer", element("p", f"foldfx report, schema {report['schema_version']}", _torch(report), class_="quiet")),
         element("aside", id="panel", tabindex=-1, hidden=True, aria_label="About one value"),
-        data_script("graph-data", graph_data(steps, comparisons, facts)),
+        data_script("graph-data", graph_data(steps, comparisons, facts, memory)),
         element("script", Html(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

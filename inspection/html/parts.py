@@ -13,7 +13,7 @@ Report = Mapping[str, Any]
 MOST_LISTED = 200
 """Entries of one list, at most; all are in report.json."""
 
-_KINDS = {"applied": "good", "equivalent_on": "good", "rejected": "bad", "different": "bad", "added": "new", "freed": "bad"}
+_KINDS = {"applied": "good", "equivalent_on": "good", "rejected": "bad", "different": "bad", "freed": "good", "added": "new"}
 
 
 def section(identity: str, title: str, *children: object) -> Html:
@@ -41,6 +41,10 @@ def node_buttons(names: Sequence[str]) -> Html:
 
 def shortened(what: str, count: int) -> str:
     return f"{count:,} {what}" + (f", the first {MOST_LISTED}" if count > MOST_LISTED else "")
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def number(value: float | None) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .markup import Html, element, joined, table
-from .parts import MOST_LISTED, Report, badge, foldable, node_button, node_buttons, section, shortened
+from .parts import MOST_LISTED, Report, badge, cut, foldable, node_button, node_buttons, section, shortened
 
 NO_PASS = frozenset({"captured", "lowering", "rollback", "folded"})
 """Steps that are no passes."""
+LONGEST = 120
+"""Characters of a reason that stand for its group."""
 _NOT_DONE = ("refused", "no_match", "rejected", "disabled")
 
 
@@ -23,7 +25,9 @@ def refusals(report: Report, steps: Sequence[str]) -> Html:
         steps: names of its steps; a pass among them that reports no outcome ran 0×.
     """
     examples = [_counterexample(each) for each in report["counterexamples"]]
-    tried = [(", ".join(each["rewrites"]) or "no rewrite", each["why"] or "agrees") for each in report["trials"]]
+    tried = [
+        (", ".join(each["rewrites"]) or "no rewrite", cut(each["why"] or "agrees", 3 * LONGEST)) for each in report["trials"]
+    ]
     return section(
         "refusals",
         "Done and not done",
@@ -65,7 +69,8 @@ def _group(status: str, found: Sequence[Mapping[str, Any]]) -> Html:
         )
         for each in found[:MOST_LISTED]
     ]
-    head = joined(badge(status), f" {len(found)}×: {found[0]['reason'].split('; ')[0][:160]}")
+    first = found[0]["reason"].split("; ")[0]
+    head = joined(badge(status), f" {len(found)}×: {cut(first, LONGEST)}")
     return foldable(head, element("ul", items), opened=len(found) <= 4)
 
 
@@ -83,5 +88,5 @@ def _blockers(blockers: Sequence[str]) -> Html | None:
     for text in blockers[:MOST_LISTED]:
         name, space, rest = text.partition(" ")
         items.append(element("li", node_button(name), f"{space}{rest}"))
-    listed = foldable(shortened("values", len(blockers)), element("ul", items), opened=len(blockers) <= 12)
+    listed = foldable(shortened("value(s)", len(blockers)), element("ul", items), opened=len(blockers) <= 12)
     return joined(element("h3", "Where token-only values end"), listed)

@@ -46,4 +46,4 @@ def _state(whole: Diff | None) -> Html | None:
         what = "added" if edit.before is None else "freed" if edit.after is None else "changed"
         rows.append((badge(what), edit.name, held.kind, held.type, f"{held.bytes:,} B", ", ".join(held.shares)))
     heads = ("change", "name", "kind", "dtype and shape", "bytes", "shares memory with")
-    return foldable(f"State that changed: {shortened('names', len(edits))}", table(heads, rows), opened=len(edits) <= 12)
+    return foldable(f"State that changed: {shortened('name(s)', len(edits))}", table(heads, rows), opened=len(edits) <= 12)

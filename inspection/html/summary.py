@@ -44,7 +44,7 @@ def _cards(report: Report, whole: Diff | None) -> list[Html]:
     if whole is not None:
         cards.append(_change("calls in the graph", whole.before.calls, whole.after.calls))
     found = report["verification"]
-    checks = f"{found['examples']:,} calls, {len(found['layouts']):,} table checks"
+    checks = f"{found['examples']:,} call(s), {len(found['layouts']):,} table check(s)"
     probes = [each["probe"] for each in report["decisions"] if each["probe"]]
     flips = f"{sum(len(probe.get('flips', ())) for probe in probes):,} choose otherwise in some calls"
     return [
@@ -55,7 +55,8 @@ def _cards(report: Report, whole: Diff | None) -> list[Html]:
 
 
 def _change(name: str, before: int, after: int) -> Html:
-    change = f"{after - before:+,}" + (f" ({100 * (after - before) / before:+.1f} %)" if before else "")
+    percent = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
+    change = f"{after - before:+,}{percent}" if after != before else "unchanged"
     return _card(name, f"{before:,} → {after:,}", change, "good" if after < before else "bad" if after > before else "quiet")
 
 
