@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from .._torch import storage_key
@@ -18,6 +19,8 @@ from .load_outline import Comparable, as_outline
 from .outline import CALL, Held, Outline, storage_of
 
 DIFF_VERSION = 1
+DIFF_SCHEMA = Path(__file__).with_name("diff.schema.json")
+"""The JSON Schema of `Diff.to_dict`."""
 
 KINDS: Mapping[str, type[Edit]] = {
     "added": Added,
@@ -94,8 +97,8 @@ def diff_graphs(one: Comparable, other: Comparable) -> Diff:
     """Compare two graphs.
 
     Args:
-        one, other: a `Program`, `GraphModule`, `ExportedProgram` or `Outline`, or the path of a .pt2 file, of a run
-            directory (its last graph) or of one graph in it (an .json file).
+        one, other: a `Program`, `GraphModule`, `ExportedProgram` or `Outline`, or the path of a .pt2 file, of a
+            directory that holds a program.pt2, of a run directory (its last graph) or of one graph in it (a .json file).
 
     Returns:
         The diff. Contents of state are compared where both sides hold it or its digest; metadata where both are programs.

@@ -16,6 +16,9 @@ from .outline import Outline
 from .outline_of import outline_of
 from .run_layout import REPORT, graphs_of
 
+PROGRAM = "program.pt2"
+"""The exported program in a directory that holds one with its tables."""
+
 Comparable = Outline | Program | GraphModule | ExportedProgram | str | Path
 
 
@@ -39,6 +42,8 @@ def as_outline(side: Comparable, label: str) -> Outline:
             "first of a model), or the path of a .pt2 file or a run directory"
         )
     path = Path(side)
+    if (exported := path / PROGRAM).is_file():
+        return _exported(exported)
     if path.is_dir():
         return load_outline(graphs_of(path)[-1])
     if not path.is_file():
@@ -68,4 +73,4 @@ def _exported(path: Path) -> Outline:
         exported = torch.export.load(path)
     except Exception as error:
         raise DiffError(f"torch.export cannot load {path}: {type(error).__name__}: {error}") from error
-    return outline_of(exported, path.name)
+    return outline_of(exported, f"{path.absolute().parent.name}/{path.name}")

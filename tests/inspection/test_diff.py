@@ -14,19 +14,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 import foldfx
 from foldfx.analysis.fingerprint import Digests
 from foldfx.errors import DiffError
-from foldfx.inspection.diff import Diff, diff_graphs
+from foldfx.inspection.diff import DIFF_SCHEMA, Diff, diff_graphs
 from foldfx.inspection.diff_text import diff_text
 from foldfx.inspection.edits import Added, Moved, NoteChanged, Relocated, Removed, Retyped, Rewired, StateChanged, apply
 from foldfx.inspection.outline import Outline
 from foldfx.inspection.outline_of import outline_of
 
 aten = torch.ops.aten
+SCHEMA = Draft202012Validator(json.loads(DIFF_SCHEMA.read_text()))
 
 
 def normal(outline: Outline) -> Any:
@@ -46,7 +48,7 @@ def assert_edits_lead(one: Any, other: Any) -> Diff:
     diff = diff_graphs(one, other)
     assert normal(apply(diff.edits, diff.before)) == normal(diff.after)
     assert diff.empty == (normal(diff.before) == normal(diff.after))
-    assert json.loads(json.dumps(diff.to_dict(), allow_nan=False))["counts"] == diff.counts
+    SCHEMA.validate(json.loads(json.dumps(diff.to_dict(), allow_nan=False)))
     assert diff.empty == (diff_text(diff) == "")
     return diff
 
@@ -244,7 +246,9 @@ def test_exported_programs_and_files_are_compared(words: foldfx.Program, tmp_pat
     torch.export.save(exported, tmp_path / "model.pt2")
     assert assert_edits_lead(exported, tmp_path / "model.pt2").empty
     diff = assert_edits_lead(exported, str(tmp_path / "model.pt2"))
-    assert diff.after.label == "model.pt2"
+    assert diff.after.label == f"{tmp_path.name}/model.pt2"
+    (tmp_path / "model.pt2").rename(tmp_path / "program.pt2")
+    assert assert_edits_lead(exported, tmp_path).empty
     mixed = diff_graphs(words, exported)
     assert not mixed.compares_metadata
     assert diff_text(mixed).endswith("metadata: not compared, after is a bare graph")

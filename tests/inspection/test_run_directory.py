@@ -134,14 +134,12 @@ def test_graphs_can_be_compared_and_run(tmp_path: Path) -> None:
     assert torch.equal(again(ids), result.module(ids))
 
 
-@pytest.mark.parametrize("objective", ["storage", "routes"])
-def test_two_processes_write_the_same_bytes(tmp_path: Path, objective: str) -> None:
+def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     command = [sys.executable, "-m", "foldfx.cli", "compile", "--factory", "model.py:Words", "--examples", "model.py:examples"]
     for number in (1, 2):
         environment = os.environ | {"PYTHONPATH": str(ROOT / ".typing"), "PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": "1"}
-        more = ["--run-dir", f"run{number}", "--objective", objective]
-        subprocess.run([*command, *more], cwd=tmp_path, env=environment, check=True, capture_output=True)
+        subprocess.run([*command, "--run-dir", f"run{number}"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     one, other = tmp_path / "run1", tmp_path / "run2"
     assert held(one) == held(other)
     assert [name for name in held(one) if (one / name).read_bytes() != (other / name).read_bytes()] == ["run.json"]

@@ -48,6 +48,17 @@ def program() -> foldfx.Program:
     return foldfx.capture(Model(), (torch.randint(7, (2, 3)),), dynamic=False)
 
 
+def test_what_each_pass_that_ran_leaves_is_handed_out(program: foldfx.Program) -> None:
+    steps: list[tuple[str, foldfx.Program]] = []
+    pipeline = foldfx.Pipeline(
+        (Custom(lambda _: None), foldfx.FoldTokens(), foldfx.passes.FoldRoutes()), disable=["fold_routes"]
+    )
+    rewritten, _, _ = pipeline.rewrite(program, left=steps.append)
+    assert [name for name, _ in steps] == ["custom", "fold_tokens"]
+    assert steps[0][1] is program
+    assert steps[1][1] is rewritten
+
+
 def example() -> foldfx.Example:
     return foldfx.Example((torch.randint(7, (2, 3)),))
 
