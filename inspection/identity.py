@@ -1,8 +1,8 @@
 """Which value of one graph is which of another, by what they compute, from what, for whom and where; names do not count.
 
 Inputs are the anchors, by argument, and so is the output. From them identity spreads in both directions: a value that
-makes the same call with the same operands is the same value, and so is an operand of the same call in the same place, or
-the only call of its kind that a line of the model makes.
+makes the same call with the same operands is the same value, and so is an operand of the same call in the same place
+that stands on the same line of the model, or the only call of its kind that a line of the model makes.
 What is left, because something next to it changed, goes to the candidate with the same operation that shares most
 with it: literals, source line, operands, readers. A value that a pass has added is never taken for one that it found.
 """
@@ -28,9 +28,9 @@ def same_values(one: Outline, other: Outline) -> dict[str, str]:
     """
     matching = _Matching(one, other)
     matching.anchor()
-    while matching.forward(_with_site) or matching.backward(_same_site) or matching.only_ones():
+    while matching.forward(_with_site) or matching.backward() or matching.only_ones():
         pass
-    while matching.forward(_anywhere) or matching.backward(_any_site):
+    while matching.forward(_anywhere) or matching.backward():
         pass
     matching.liken()
     return matching.found
@@ -42,14 +42,6 @@ def _with_site(value: Value, operands: Iterable[str]) -> Signature:
 
 def _anywhere(value: Value, operands: Iterable[str]) -> Signature:
     return (*value.call, *operands)
-
-
-def _same_site(ours: Value, theirs: Value) -> bool:
-    return ours.site == theirs.site
-
-
-def _any_site(ours: Value, theirs: Value) -> bool:
-    return True
 
 
 class _Side:
@@ -128,15 +120,15 @@ class _Matching:
                     index[signature(value, value.operands)].append(value)
         return self._indices[signature]
 
-    def backward(self, near: Callable[[Value, Value], bool]) -> bool:
+    def backward(self) -> bool:
         """Match what equal calls read in the same places; whether there was anything."""
         count = len(self.found)
         for value in reversed(self._other.values.values()):
             if value.key in self.found:
-                self._operands_of(value, near)
+                self._operands_of(value)
         return len(self.found) > count
 
-    def _operands_of(self, value: Value, near: Callable[[Value, Value], bool] = _any_site) -> list[Value]:
+    def _operands_of(self, value: Value) -> list[Value]:
         """Match the operands of a matched value; those that were."""
         twin = self._one.values[self.found[value.key]]
         if twin.call != value.call:
@@ -146,7 +138,7 @@ class _Matching:
             one, other = self._one.values.get(ours), self._other.values.get(theirs)
             if not (one and other) or ours in self._taken or theirs in self.found:
                 continue
-            if one.call == other.call and _may_be(one, other) and near(one, other):
+            if (one.call, one.site) == (other.call, other.site) and _may_be(one, other):
                 self._match(one, other)
                 matched.append(other)
         return matched
