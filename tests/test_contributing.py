@@ -43,9 +43,7 @@ def test_each_recipe_fits_a_page() -> None:
         assert len(section.splitlines()) <= PAGE + 5, section.splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/diff.md", "docs/observables.md", "docs/report.md", "docs/routes.md"]
-)
+@pytest.mark.parametrize("document", ["README.md", "docs/diff.md", "docs/observables.md", "docs/report.md", "docs/routes.md"])
 def test_blocks_of_documents_run(document: str, tmp_path: Path) -> None:
     script = "\n".join(blocks((ROOT / document).read_text()))
     assert "foldfx.compile" in script

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,14 +14,17 @@ from ...analysis.program import Program
 from ...analysis.provenance import where
 from ..tables.region import Region, RegionError
 from ..tables.runner import RegionRunner
-from ..tables.tabulate import Call, Progress, built_calls, calls_of, tokens_of, traced_place
+from ..tables.tabulate import Call, Progress, built_calls, calls_of, tokens_of
 from .margins import Margins
 
 COUNTS = (*range(1, 65), 65, 66, 67, 129, 257, 1031)
 """Rows in the calls that scores are compared in, and fragile tokens are run in."""
 
-SAMPLE = 512
-"""Tokens whose scores are compared between calls of different row counts."""
+SAMPLE, CALLS = 512, 16
+"""Tokens whose scores are compared between calls of different row counts, and calls of each row count, at most."""
+
+PLACES = 8
+"""Places of a call that a fragile token is run at, at most."""
 
 LISTED = 64
 """Fragile tokens that are run at every row count, those with the smallest margins."""
@@ -135,7 +138,7 @@ class _Enumeration:
         worst = 0.0
         for count in COUNTS:
             seen = 0
-            for call in calls_of(self._region, sample, count):
+            for call in calls_of(self._region, sample[: CALLS * count], count):
                 score = call.answers(self._scores.as_rows(self._decision.score, self._scores(call.ids)[0], call.ids))
                 apart = (score.double() - bulk[seen : seen + score.shape[0]].double()).abs()
                 worst = max(worst, float(apart.nan_to_num(nan=0.0, posinf=0.0).max()))
@@ -148,24 +151,35 @@ class _Enumeration:
     def _flips(self, rows: torch.Tensor, near: torch.Tensor) -> list[Flip]:
         if not rows.numel():
             return []
-        place = traced_place(self._region)
         bulk = in_bulk(self._region, self._decision, self._decision.outcomes, rows)
-        found = []
-        for number, (row, token) in enumerate(zip(rows.tolist(), self._ids(rows), strict=True)):
-            other: dict[int, None] = {}
-            same = True
-            for count in COUNTS:
-                ids = place(tokens_of(self._region, torch.tensor([row]).expand(count)))
-                for once, answers in zip(bulk, self._outcomes.rows(ids), strict=True):
-                    expected = once[number : number + 1]
-                    differs = (answers != expected).any(1)
-                    if bool(differs.any()):
-                        other[count] = None
-                        same &= bool((answers.sort(1).values == expected.sort(1).values).all())
-            if other:
-                found.append(Flip(row, token, float(near[row]), tuple(other), same))
-            self._progress("running fragile tokens", number + 1, rows.numel())
-        return found
+        other: dict[int, dict[int, bool]] = {}
+        for done, count in enumerate(COUNTS, 1):
+            for number, same in self._otherwise(rows, bulk, count):
+                other.setdefault(number, {}).setdefault(count, True)
+                other[number][count] &= same
+            self._progress("running fragile tokens", done, len(COUNTS))
+        tokens = self._ids(rows)
+        return [
+            Flip(int(rows[number]), tokens[number], float(near[rows[number]]), tuple(counts), all(counts.values()))
+            for number, counts in sorted(other.items())
+        ]
+
+    def _otherwise(self, rows: torch.Tensor, bulk: Sequence[torch.Tensor], count: int) -> Iterator[tuple[int, bool]]:
+        """Which of `rows` fall otherwise than in bulk in calls of `count` rows, and whether only in their order."""
+        numbers = torch.arange(rows.numel())
+        for part in numbers.split(count):  # type: ignore[no-untyped-call]
+            filled = torch.cat([part, part[torch.arange(count - part.numel()) % part.numel()]])
+            for shift in range(min(count, PLACES)):
+                asked = filled.roll(shift)
+                for call in calls_of(self._region, rows[asked], count):
+                    answered, asked = asked[: call.rows.numel()], asked[call.rows.numel() :]
+                    yield from self._differing(call, answered, bulk)
+
+    def _differing(self, call: Call, asked: torch.Tensor, bulk: Sequence[torch.Tensor]) -> Iterator[tuple[int, bool]]:
+        for once, computed in zip(bulk, self._outcomes.rows(call.ids), strict=True):
+            found, expected = call.answers(computed), once[asked]
+            for at in (found != expected).any(1).nonzero().reshape(-1).tolist():
+                yield int(asked[at]), bool((found[at].sort().values == expected[at].sort().values).all())
 
 
 def in_bulk(region: Region, decision: Decision, nodes: Sequence[Node], rows: torch.Tensor) -> list[torch.Tensor]:

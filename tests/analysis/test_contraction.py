@@ -108,5 +108,6 @@ def test_operands_with_lists_of_axes_are_left_alone() -> None:
             return torch.einsum(x, [0, 1], y, [1, 2], z, [2, 3], [0, 3])  # type: ignore[call-overload]
 
     operands = (torch.randn(3, 4), torch.randn(4, 5), torch.randn(5, 2))
+    expected = Listed()(*operands)
     with EinsumInPairs():
-        assert torch.equal(Listed()(*operands), operands[0] @ operands[1] @ operands[2])
+        assert torch.equal(Listed()(*operands), expected)
