@@ -73,13 +73,7 @@ class FoldRoutes:
         parts = [[node.name for node in part] for part in choice.parts(list(values))]
         outcomes = [self._contextual(each, choice.facts) for each in routes if not each.foldable]
         outcomes += [self._hashed(each) for each in find_hashed(program, choice.facts)]
-        program, ended, rewrites = self._ladder().climb(
-            program,
-            parts,
-            context,
-            lambda now: self._choice(now, context),
-            lambda choice, nodes, rung: self._apply(choice, nodes, context, rung),
-        )
+        program, ended, rewrites = self._ladder().climb(program, parts, context, self._choice, self._apply)
         outcomes += ended
         if not outcomes:
             outcomes.append(

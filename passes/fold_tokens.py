@@ -72,13 +72,7 @@ class FoldTokens:
         choice = self._choice(program, context)
         parts = [[node.name for node in part] for part in choice.parts(choice.tables)]
         outcomes = self._not_chosen(choice)
-        program, ended, rewrites = self._ladder().climb(
-            program,
-            parts,
-            context,
-            lambda now: self._choice(now, context),
-            lambda choice, nodes, rung: self._apply(choice, nodes, context, rung),
-        )
+        program, ended, rewrites = self._ladder().climb(program, parts, context, self._choice, self._apply)
         outcomes += ended
         return PassResult(program, tuple(outcomes), tuple(rewrites))
 

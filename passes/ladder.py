@@ -86,8 +86,8 @@ class Ladder:
         program: Program,
         parts: Sequence[Sequence[str]],
         context: PassContext,
-        choose: Callable[[Program], Choice],
-        apply: Callable[[Choice, Sequence[Node], str], Applied],
+        choose: Callable[[Program, PassContext], Choice],
+        apply: Callable[[Choice, Sequence[Node], PassContext, str], Applied],
     ) -> tuple[Program, list[Outcome], list[Rewrite]]:
         """Apply the first rung of each part that is not known to be wrong, if there is fuel.
 
@@ -101,7 +101,7 @@ class Ladder:
         outcomes: list[Outcome] = []
         rewrites: list[Rewrite] = []
         for part in parts:
-            choice = choose(program)
+            choice = choose(program, context)
             nodes = [choice.facts.node(name) for name in part]
             names = self._rungs(part)
             wrong = [name for name in names if name in context.fuel.left_out]
@@ -113,7 +113,7 @@ class Ladder:
                 reason = "out of fuel: the maximum number of rewrites is used up"
                 outcomes.append(self.end(choice, nodes, Status.REFUSED, reason))
                 continue
-            program, outcome, rewrite = apply(choice, nodes, rung)
+            program, outcome, rewrite = apply(choice, nodes, context, rung)
             outcomes.append(outcome)
             rewrites += [rewrite] if rewrite else []
         return program, outcomes, rewrites
