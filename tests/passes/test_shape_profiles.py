@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import foldfx
 from foldfx.passes import PassContext, shape_profiles
+from foldfx.passes.ladder import Ladder
 from foldfx.passes.shape_profiles import MOST, Profile, Tables, as_profiles, as_stated, discover
 from foldfx.passes.tables.region import Region, RegionError
 from foldfx.passes.tables.row_classes import RowClasses
@@ -228,7 +229,7 @@ def test_malformed_profiles_are_refused(name: str) -> None:
 def test_well_formed_profiles() -> None:
     stated = ({"max_rows": 1, "evaluation_rows": 1}, {"evaluation_rows": 300, "max_rows": 2**63 - 1})
     assert as_profiles(stated) == as_profiles([*stated]) == (Profile(1, 1), Profile(2**63 - 1, 300))
-    assert foldfx.FoldTokens(profiles=stated).profiles == as_profiles(as_profiles(stated))
+    assert Ladder.of("fold_tokens", None, stated).profiles == as_profiles(as_profiles(stated))
     assert foldfx.FoldTokens().profiles is None
 
 

@@ -61,9 +61,9 @@ class OnlyScores(foldfx.FoldTokens):
 
     def run(self, program: foldfx.Program, context: foldfx.passes.PassContext) -> foldfx.passes.PassResult:
         part = [node.name for node in program.graph.nodes if str(node.target) == "aten.linear.default"]
-        folded, outcomes, rewrite = self._try(program, part, context)
-        assert rewrite is not None, outcomes
-        return foldfx.passes.PassResult(folded, tuple(outcomes), (rewrite,))
+        folded, outcomes, rewrites = self._ladder().climb(program, [part], context, self._choice, self._apply)
+        assert rewrites, outcomes
+        return foldfx.passes.PassResult(folded, tuple(outcomes), tuple(rewrites))
 
 
 def table_of(candidate: foldfx.Program, rewrites: list[Rewrite]) -> Tensor:
