@@ -1,4 +1,4 @@
-"""What a call of a model leaves behind in its attributes and buffers, and how it is put back.
+"""What a call of a model leaves behind in its attributes, buffers and parameters, and how it is put back.
 
 Export drops such writes silently: the graph would never make them.
 """
@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from .parameter_watch import ParameterWatch
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, torch.dtype, torch.device)
@@ -27,6 +29,7 @@ class AttributeWatch:
 
     Attributes:
         buffers: the buffers as they were.
+        parameters: a context the call is to be made in, so that its writes into parameters can be undone as well.
     """
 
     def __init__(self, model: nn.Module, written: Collection[str] | None = None) -> None:
@@ -38,13 +41,14 @@ class AttributeWatch:
         self.buffers = {
             path: buffer.detach().clone() for path, buffer in model.named_buffers() if written is None or path in written
         }
+        self.parameters = ParameterWatch(model)
         self._model = model
 
     def restore(self) -> list[str]:
         """Undo every write since construction; returns the attributes written, as `path.attribute`.
 
         Buffers that were written or replaced by others of their shape are put back and not among them: a graph makes
-        such writes itself.
+        such writes itself. Nor are parameters, see `parameters.saved`.
         """
         found: list[str] = []
         for path, module, held in self._modules:
@@ -58,6 +62,7 @@ class AttributeWatch:
         for content in self._content:
             content.restore()
         found += self._restore_registered()
+        self.parameters.restore()
         with torch.no_grad():
             for path, buffer in self._model.named_buffers():
                 if path in self.buffers:

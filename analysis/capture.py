@@ -169,15 +169,22 @@ def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
     """
     watch, around = AttributeWatch(model), SurroundingsWatch(underlying(model))
     try:
-        example.run(model)
+        with watch.parameters:
+            example.run(model)
     finally:
         written, outside = watch.restore(), around.restore()
+    for name in watch.parameters.saved:
+        raise _writes_parameter(name)
     if written or outside:
         declare = f", or declare what it is to set: observables={written}" if written else ""
         raise CaptureError(
             f"forward writes attributes that the graph would lose: {', '.join([*written, *outside])}. Return the value, "
             f"register a buffer, or remove the write{declare}"
         )
+
+
+def _writes_parameter(name: str) -> CaptureError:
+    return CaptureError(f"forward writes parameter '{name}'; make it a buffer, or write it outside forward")
 
 
 def _shapes(model: nn.Module, example: Example, dims: Any) -> dict[str, Any]:
@@ -240,7 +247,7 @@ def _effects(graph: Graph) -> Effects:
 def _refuse_shared_write(module: GraphModule, name: str) -> None:
     """A write that other state would see: the graph would treat that state as constant."""
     if name in dict(module.named_parameters(remove_duplicate=False)):
-        raise CaptureError(f"forward writes parameter '{name}'; make it a buffer, or write it outside forward")
+        raise _writes_parameter(name)
     storage = storage_key(module.get_buffer(name))
     for other, tensor in named_state(module):
         if other != name and storage_key(tensor) == storage:

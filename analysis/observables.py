@@ -174,7 +174,8 @@ def _call_plainly(model: Observed, example: Example) -> tuple[Complete, list[str
     """A call of the model as it is, and the attributes written, by name."""
     watch, around = AttributeWatch(model.model), SurroundingsWatch(model.model)
     try:
-        returned = example.run(model.model)
+        with watch.parameters:
+            returned = example.run(model.model)
         places = {name: _place(model.model, name) for name in model.names}
         held = {name: vars(owner)[leaf] for name, (owner, leaf) in places.items() if leaf in vars(owner)}
     finally:
@@ -187,7 +188,8 @@ def _carries(model: Observed, example: Example, plain: Complete) -> str:
     """In what a call that finds the observables unset differs from a plain one; "" where in nothing."""
     watch, around = AttributeWatch(model), SurroundingsWatch(model.model)
     try:
-        complete = example.run(model)
+        with watch.parameters:
+            complete = example.run(model)
     except ExampleError as error:
         return repr(error.__cause__)
     finally:

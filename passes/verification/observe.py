@@ -25,7 +25,7 @@ class Observation:
     Attributes:
         outputs: the returned tree; None where it raised.
         inputs: arguments after the call, as (args, kwargs).
-        buffers: the buffers the call changed, by name.
+        buffers: the buffers the call changed, and the parameters it wrote, by name.
         shared: pairs of places that share memory, see `shared_memory`.
         random: the state of the CPU's random generator after the call.
         drew: whether the call drew random numbers.
@@ -53,7 +53,7 @@ def observe(
 ) -> Observation:
     """Call `module` on a copy of the example, without gradients and from a seed.
 
-    Buffers and attributes that the call writes are put back; an exception is part of the observation.
+    Buffers, parameters and attributes that the call writes are put back; an exception is part of the observation.
 
     Args:
         module: a model or a program's module.
@@ -68,7 +68,8 @@ def observe(
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         try:
-            outputs = module(*call.args, **call.kwargs)
+            with watch.parameters:
+                outputs = module(*call.args, **call.kwargs)
         except Exception as raised:
             error = raised
         after = torch.get_rng_state()
@@ -76,7 +77,7 @@ def observe(
         name: buffer.detach().clone()
         for name, buffer in module.named_buffers()
         if not same_bits(buffer, watch.buffers.get(name, buffer))
-    }
+    } | watch.parameters.written()
     inputs = call.args, dict(call.kwargs)
     shared = shared_memory(outputs, inputs, module)
     again = observe(module, example, written, seed, calls - 1) if changed and error is None and calls > 1 else None
