@@ -123,7 +123,7 @@ class Result:
             DiffError: a graph carries a constant that cannot be compared.
         """
         run = self._run
-        steps = [(name, outline_of(program, name)) for name, program in (("captured", run.captured), ("folded", run.program))]
+        steps = [(name, outline_of(program, name)) for name, program in run.steps]
         facts, memory = facts_to_dict(analyze_program(run.captured)), memory_to_dict(run.captured)
         target = Path(path)
         target.write_text(render(self.report.to_dict(), steps, facts, memory=memory, title=title), encoding="utf-8")

@@ -18,6 +18,7 @@ from rich.console import Console
 from ..api import Result, analyze, compile, pass_for
 from ..inspection.facts_view import facts_table, facts_to_dict
 from ..inspection.report import SCHEMA_VERSION
+from ..inspection.run_layout import PAGE
 from ..passes.pipeline import Pipeline
 from ..passes.verification.verify_modules import verify
 from .diff import diff_command
@@ -39,6 +40,7 @@ from .inputs import (
     loaded_examples,
     parsed_tokens,
     progress_bars,
+    run_folder,
 )
 from .routes import routes_app
 from .tr_hash import tables_app
@@ -101,6 +103,7 @@ def compile_command(
     """Fold a model, verify complete outputs, and report."""
     passes = (pass_for(objective, max_table_bytes),)
     pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget)
+    folder = run_folder(run_dir)
     with progress_bars() as progress:
         model, calls = built_model(factory, weights), loaded_examples(examples)
         result = compile(
@@ -110,10 +113,11 @@ def compile_command(
             pipeline=pipeline,
             dynamic=not static,
             observables=observable or (),
-            run_dir=run_dir,
+            run_dir=folder,
             progress=progress,
         )
     _show(result, as_json)
+    print(f"for reviewers: {folder / PAGE}", file=sys.stderr)
     _reproduce(result, reproducer)
     if result.status == "rolled_back":
         raise typer.Exit(ROLLED_BACK)
@@ -131,6 +135,7 @@ def bisect_command(
     static: Static = False,
 ) -> None:
     """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
+    folder = run_folder(run_dir)
     with progress_bars() as progress:
         model, calls = built_model(factory, weights), loaded_examples(examples)
         result = compile(
@@ -139,7 +144,7 @@ def bisect_command(
             tokens=parsed_tokens(token),
             dynamic=not static,
             observables=observable or (),
-            run_dir=run_dir,
+            run_dir=folder,
             progress=progress,
         )
     for trial in result.report.data["trials"]:
@@ -147,6 +152,7 @@ def bisect_command(
     for outcome in result.report.data["outcomes"]:
         if outcome["status"] == "rejected":
             print(f"wrong: {outcome['subject']}: {outcome['reason']}")
+    print(f"for reviewers: {folder / PAGE}", file=sys.stderr)
     _reproduce(result, reproducer)
     if result.counterexamples:
         raise typer.Exit(ROLLED_BACK)

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..inspection.diff import Diff, diff_graphs
 from ..inspection.diff_markdown import diff_markdown
 from ..inspection.diff_text import diff_text
+from ..inspection.html import render_diff
 from ..inspection.load_outline import as_outline
 from ..inspection.outline import Outline
 from ..inspection.policy import Policy
@@ -37,6 +38,7 @@ Side = Annotated[
 class Form(StrEnum):
     TEXT = "text"
     JSON = "json"
+    HTML = "html"
     MARKDOWN = "markdown"
 
 
@@ -69,6 +71,8 @@ def _side(named: str) -> Outline:
 def _show(diff: Diff, form: Form) -> None:
     if form is Form.JSON:
         print(json.dumps(diff.to_dict(), indent=2, allow_nan=False))
+    elif form is Form.HTML:
+        print(render_diff(diff), end="")
     elif form is Form.MARKDOWN:
         print(diff_markdown(diff))
     elif not diff.empty:

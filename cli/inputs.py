@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -32,7 +33,12 @@ Objective = Annotated[str, typer.Option(help="What rewrites are for: storage, la
 MaxTableBytes = Annotated[int | None, typer.Option(help="The budget of tables, for latency and routes.")]
 TimeBudget = Annotated[float | None, typer.Option(help="Seconds for checking each rewrite's tables row by row.")]
 Reproducer = Annotated[Path | None, typer.Option(help="Folder to write the first counterexample to, as a script.")]
-RunDir = Annotated[Path | None, typer.Option(help="Folder to write graphs, diffs, report and reproducers to, for reviewers.")]
+RunDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder to write graphs, diffs, report and reproducers to, for reviewers; by default the next of foldfx-runs/."
+    ),
+]
 Observables = Annotated[
     list[str] | None,
     typer.Option("--observable", help="An attribute that forward writes, as layers.3.mlp.router_logits; repeatable."),
@@ -106,6 +112,14 @@ def parsed_tokens(written: list[str] | None) -> list[TokenInput] | None:
             raise UsageError(f"--token {text}: the domain must be a number, as in {name}=32000")
         tokens.append(TokenInput(name, int(domain) if equals else None))
     return tokens
+
+
+def run_folder(given: Path | None) -> Path:
+    """`given`, or the first of foldfx-runs/0001, foldfx-runs/0002, … that is not there yet."""
+    if given is not None:
+        return given
+    runs = Path("foldfx-runs")
+    return next(folder for number in count(1) if not (folder := runs / f"{number:04}").exists())
 
 
 @contextmanager

@@ -6,6 +6,7 @@
     01-after-fold_tokens.diff      what that step changed, in the style of a unified diff
     facts.json                     what every value of the captured graph depends on, and why
     report.json                    what was done, refused and shown; `report.schema.json` in the package describes it
+    report.html                    the same as a page, with the graphs of every step side by side and the facts
     reproducers/0/reproduce.py     a script for each counterexample that can be written as one
     run.json                       when, how long and with which versions; nothing else depends on them
 
@@ -19,6 +20,7 @@ import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,17 @@ import torch
 from ..analysis.facts import Facts
 from ..analysis.fingerprint import Digests
 from ..analysis.program import Program
-from .diff import diff_graphs
+from .diff import Diff, diff_graphs
 from .diff_text import diff_text
 from .facts_view import facts_to_dict
 from .folder import new_folder
 from .graph_text import graph_text
+from .html import render
+from .memory_view import memory_to_dict
 from .outline import Outline
 from .outline_of import outline_of
 from .report import SCHEMA_VERSION, Report
-from .run_layout import ENVIRONMENT, FACTS, REPORT, REPRODUCERS, graph_stem
+from .run_layout import ENVIRONMENT, FACTS, PAGE, REPORT, REPRODUCERS, graph_stem
 
 CLASS_NAME = "FoldedProgram"
 """What the graphs are called in their texts."""
@@ -65,28 +69,35 @@ def write_run(
     """
     data = {name: value for name, value in report.to_dict().items() if name not in report.MEASURED}
     with new_folder(folder) as partial:
-        graphs = _write_graphs(partial, steps)
+        outlines = [(name, outline_of(program, _stem(number, name))) for number, (name, program) in enumerate(steps)]
+        diffs = [diff_graphs(before, after) for (_, before), (_, after) in pairwise(outlines)]
+        graphs = _write_graphs(partial, steps, outlines, diffs)
         scripts = [_write_reproducer(partial, number, write) for number, write in enumerate(reproducers)]
-        _write_json(partial / FACTS, facts_to_dict(facts))
+        found, memory = facts_to_dict(facts), memory_to_dict(steps[0][1])
+        _write_json(partial / FACTS, found)
+        (partial / PAGE).write_text(render(data, outlines, found, memory=memory, diffs=diffs), encoding="utf-8")
         _write_json(partial / REPORT, {**data, "graphs": graphs, "reproducers": scripts})
         _write_json(partial / ENVIRONMENT, {**_environment(), **report.measured, **measured})
 
 
-def _write_graphs(folder: Path, steps: Sequence[tuple[str, Program]]) -> list[dict[str, Any]]:
+def _stem(number: int, step: str) -> str:
+    return graph_stem(number, re.sub(r"[^\w.-]+", "_", step))
+
+
+def _write_graphs(
+    folder: Path, steps: Sequence[tuple[str, Program]], outlines: Sequence[tuple[str, Outline]], diffs: Sequence[Diff]
+) -> list[dict[str, Any]]:
     digests = Digests()
-    before: Outline | None = None
     found = []
-    for number, (step, program) in enumerate(steps):
-        stem = graph_stem(number, re.sub(r"[^\w.-]+", "_", step))
-        outline = outline_of(program, stem)
+    for number, ((step, program), (_, outline)) in enumerate(zip(steps, outlines, strict=True)):
+        stem = _stem(number, step)
         _write_json(folder / f"{stem}.json", outline.to_dict(digests))
         entry: dict[str, Any] = {"step": step, "graph": f"{stem}.json", **_write_text(folder / f"{stem}.py", program)}
-        if before is not None:
-            diff = diff_graphs(before, outline)
+        if number > 0:
+            diff = diffs[number - 1]
             (folder / f"{stem}.diff").write_text(text + "\n" if (text := diff_text(diff)) else "", encoding="utf-8")
             entry |= {"diff": f"{stem}.diff", "counts": diff.counts, "provenance": [each.to_dict() for each in diff.lineage]}
         found.append(entry)
-        before = outline
     return found
 
 

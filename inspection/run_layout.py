@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import DiffError
 
 REPORT = "report.json"
+PAGE = "report.html"
 ENVIRONMENT = "run.json"
 FACTS = "facts.json"
 REPRODUCERS = "reproducers"

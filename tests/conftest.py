@@ -6,6 +6,7 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import hypothesis
@@ -41,6 +42,13 @@ def seed(request: pytest.FixtureRequest) -> int:
     np.random.seed(value)
     torch.manual_seed(value)
     return value
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory is a temporary folder: the command line writes runs to it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,9 @@ from foldfx import cli
 from foldfx.cli.inputs import built_model
 from foldfx.examples.g2p_en import DecoderStep, EncoderStep
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+PAGE = "for reviewers: foldfx-runs/0001/report.html\n"
 SOURCE = '''
 import torch
 from torch import nn
@@ -83,7 +86,7 @@ def arguments(command: str, models: str, factory: str = "make", *more: str) -> l
 
 
 def run_in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
-    paths = [Path(cli.__file__).parent / ".typing", Path(words[2].partition(":")[0]).parent]
+    paths = [Path(cli.__file__).resolve().parents[1] / ".typing", Path(words[2].partition(":")[0]).parent]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "foldfx.cli", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -105,7 +108,7 @@ def test_compile_prints_the_report_for_people(models: str, capsys: pytest.Captur
     assert cli.main(arguments("compile", models)) == 0
     out, err = capsys.readouterr()
     assert out.startswith("foldfx: accepted\n")
-    assert err == ""
+    assert err == PAGE
 
 
 @pytest.mark.parametrize(("options", "reason"), [(["--fuel", "0"], "out of fuel"), (["--disable", "fold_tokens"], "by name")])
@@ -199,7 +202,16 @@ def test_a_success_in_a_process(models: str) -> None:
     done = run_in_a_process(*arguments("compile", models, "make", "--json"))
     assert done.returncode == 0
     assert json.loads(done.stdout)["status"] == "accepted"
-    assert done.stderr == ""
+    assert done.stderr == PAGE
+
+
+def test_every_compile_leaves_a_run_for_reviewers_and_overwrites_none(models: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli.main(arguments("compile", models)) == 0
+    assert cli.main(arguments("compile", models, "make", "--run-dir", "named")) == 0
+    assert sorted(path.name for path in (tmp_path / "foldfx-runs").iterdir()) == ["0001", "0002"]
+    pages = [tmp_path / folder / "report.html" for folder in ("foldfx-runs/0001", "foldfx-runs/0002", "named")]
+    assert len({page.read_bytes() for page in pages}) == 1
 
 
 def test_a_rollback_in_a_process_ends_with_2_and_still_reports(models: str) -> None:

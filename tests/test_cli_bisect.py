@@ -15,6 +15,9 @@ from torch import Tensor
 from foldfx import cli
 from foldfx.passes import ladder
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+PAGE = "for reviewers: foldfx-runs/0001/report.html\n"
 SOURCE = '''
 import torch
 from torch import nn
@@ -84,7 +87,7 @@ def test_bisect_prints_one_candidate_and_ends_with_0_where_nothing_is_wrong(
     assert cli.main(arguments("bisect", models, "--reproducer", str(folder))) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == ["fold_tokens: relu, fold_tokens: linear_1: agrees"]
-    assert err == ""
+    assert err == PAGE
     assert not folder.exists()
 
 
@@ -102,7 +105,7 @@ def test_bisect_prints_the_candidates_and_the_wrong_rewrite_and_ends_with_2(
     assert all(line.startswith("wrong: token input kinds, values linear_1: wrong: table of linear_1") for line in wrong)
     assert "max-abs 1.000e-03 exceeds" in wrong[0]
     assert wrong[0].endswith("ids 8")
-    assert err == ""
+    assert err == PAGE
 
 
 def test_bisect_names_every_wrong_rewrite_where_nothing_is_right(
@@ -129,7 +132,7 @@ def test_a_reproducer_is_written_and_runs(
     plant("kinds")
     folder = tmp_path / "shown"
     assert cli.main(arguments(command, models, "--reproducer", str(folder))) == {"bisect": 2, "compile": 0}[command]
-    assert capsys.readouterr().err == f"reproducer: python {folder.resolve() / 'reproduce.py'}\n"
+    assert capsys.readouterr().err == PAGE + f"reproducer: python {folder.resolve() / 'reproduce.py'}\n"
     assert "table of linear_1" in (folder / "reproduce.py").read_text().partition("\n")[0]
     monkeypatch.syspath_prepend(folder)
     for name in ("reference", "candidate"):
@@ -147,7 +150,7 @@ def test_compile_without_a_fault_writes_no_reproducer(models: str, tmp_path: Pat
     assert cli.main(arguments("compile", models, "--json", "--reproducer", str(folder))) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["counterexamples"] == []
-    assert err == ""
+    assert err == PAGE
     assert not folder.exists()
 
 

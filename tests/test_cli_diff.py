@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from foldfx.cli import main
 from foldfx.inspection.diff import diff_graphs
+from foldfx.inspection.diff_text import hunks
 from foldfx.inspection.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +70,21 @@ def test_json_and_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == diff_graphs(*sides(run)).to_dict()
     assert main(["diff", *sides(run), "--format", "markdown"]) == 0
     assert capsys.readouterr().out.startswith("### foldfx diff: run/00-captured → run/02-after-lowering\n\n| | before |")
+
+
+def test_the_page_stands_alone_and_says_what_the_text_says(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *sides(run), "--format", "html"]) == 0
+    page = capsys.readouterr().out
+    diff = diff_graphs(*sides(run))
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<title>run/00-captured → run/02-after-lowering: different</title>" in page
+    assert all(escape(line, quote=False) in page for hunk in hunks(diff) for line in (hunk.title, *hunk.lines))
+    assert "1 added, 3 removed, 4 state, 1 signature" in page
+    assert main(["diff", str(run), str(run), "--format", "html"]) == 0
+    page = capsys.readouterr().out
+    assert "Equal: nothing differs but names." in page
+    assert "No state came, went or changed." in page
+    assert "<details" not in page
 
 
 def test_exit_codes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import torch
 from foldfx.cli import main
 from foldfx.runtime.route_file import RouteFile
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 FILE = """
 import torch
 from torch import nn

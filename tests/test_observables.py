@@ -262,8 +262,8 @@ def examples():
 
 
 @pytest.mark.parametrize("command", ["analyze", "compile", "bisect"])
-def test_the_command_line_takes_observables(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "model.py"
+def test_the_command_line_takes_observables(command: str, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = own_folder / "model.py"
     file.write_text(FACTORY.format(folder=str(Path(__file__).parent)))
     arguments = [command, "--factory", f"{file}:make", "--examples", f"{file}:examples"]
     assert main(arguments) == 1

@@ -1,5 +1,6 @@
-"""The report of a run as one page that opens offline."""
+"""Pages that open offline: the report of a run, and a diff alone."""
 
-from .page import render
+from .diff_page import render_diff
+from .run_page import render
 
-__all__ = ["render"]
+__all__ = ["render", "render_diff"]

@@ -29,7 +29,10 @@ def not_covered(report: Mapping[str, Any]) -> list[str]:
         sentences += _of_decision(each)
     if report["specialised"]:
         sentences.append("Other values of what was fixed at capture (below).")
-    sentences.append("Speed was measured." if report["timing"] else "Speed was not measured.")
+    if "timing" not in report:
+        sentences.append("Whether speed was measured, and how, is in run.json.")
+    else:
+        sentences.append("Speed was measured." if report["timing"] else "Speed was not measured.")
     return [
         *sentences,
         "Gradients and training mode.",

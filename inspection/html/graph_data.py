@@ -12,6 +12,8 @@ from ..outline import INPUT, OUTPUT, STATE, Held, Outline, Value
 
 Facts = Mapping[str, Any]
 Memory = Mapping[str, Sequence[Sequence[str]]]
+Comparison = tuple[int, int, Diff]
+"""Places of two graphs among the steps, and what differs between them."""
 
 _WORDS = {Rewired: "rewired", Retyped: "retyped", Relocated: "relocated", Moved: "moved"}
 
@@ -30,7 +32,7 @@ class Strings:
 
 
 def graph_data(
-    steps: Sequence[tuple[str, Outline]], comparisons: Sequence[tuple[int, int, Diff]], facts: Facts, memory: Memory
+    steps: Sequence[tuple[str, Outline]], comparisons: Sequence[Comparison], facts: Facts, memory: Memory
 ) -> dict[str, Any]:
     """What `page.js` reads.
 

@@ -10,7 +10,7 @@ from typing import Any
 from .markup import Html, element, joined, table
 from .parts import MOST_LISTED, Report, badge, cut, foldable, node_button, node_buttons, section, shortened
 
-NO_PASS = frozenset({"captured", "lowering", "rollback", "folded"})
+NO_PASS = frozenset({"captured", "lowering", "rollback"})
 """Steps that are no passes."""
 LONGEST = 120
 """Characters of a reason that stand for its group."""

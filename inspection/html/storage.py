@@ -20,7 +20,7 @@ def storage(report: Report, whole: Diff | None) -> Html:
         storage_waterfall(report),
         _tables(report, whole),
         element("ul", costs) if costs else None,
-        _state(whole),
+        state_changes(whole) if whole is not None else None,
     )
 
 
@@ -35,8 +35,9 @@ def _tables(report: Report, whole: Diff | None) -> Html | None:
     return table(("table", "read by", "values", "dtype and shape", "bytes", "stored as"), rows) if rows else None
 
 
-def _state(whole: Diff | None) -> Html | None:
-    edits = [edit for edit in whole.edits if isinstance(edit, StateChanged)] if whole is not None else []
+def state_changes(diff: Diff) -> Html | None:
+    """State that came, went or changed, to open; None where none did."""
+    edits = [edit for edit in diff.edits if isinstance(edit, StateChanged)]
     if not edits:
         return None
     rows = []

@@ -27,7 +27,7 @@ def summary(report: Report, whole: Diff | None) -> Html:
     kind, sentence = _VERDICTS.get(report["status"], ("quiet", ""))
     applied = [each for each in report["outcomes"] if each["status"] == "applied"]
     rewrites = [element("li", badge("applied"), f" {each['pass']}, {each['subject']}: {each['reason']}") for each in applied]
-    timing = element("p", f"Latency: {report['timing']['text']}") if report["timing"] else None
+    timing = element("p", f"Latency: {report['timing']['text']}") if report.get("timing") else None
     return section(
         "summary",
         "Summary",

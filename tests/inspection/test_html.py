@@ -164,13 +164,11 @@ def test_it_says_what_the_report_says(page: Page, result: foldfx.Result) -> None
         assert text in page.text
 
 
-def test_the_data_holds_both_graphs_and_every_proof(page: Page, result: foldfx.Result) -> None:
+def test_the_data_holds_every_graph_and_every_proof(page: Page, result: foldfx.Result) -> None:
     data = page.data
     names = [[data["values"][place][0] for place in step["rows"]] for step in data["steps"]]
-    assert names == [
-        [node.name for node in program.graph.nodes if node.op != "get_attr"]
-        for program in (result._run.captured, result._run.program)
-    ]
+    assert names == [[node.name for node in program.graph.nodes if node.op != "get_attr"] for _, program in result._run.steps]
+    assert [step["name"] for step in data["steps"]] == ["captured", "fold_tokens", "lowering"]
     facts = foldfx.analysis.dependence.analyze_program(result._run.captured)
     assert data["facts"].keys() == {node.name for node in result._run.captured.graph.nodes}
     for node, fact in facts.items():
@@ -181,7 +179,8 @@ def test_the_data_holds_both_graphs_and_every_proof(page: Page, result: foldfx.R
 
 
 def test_lines_stand_side_by_side(page: Page) -> None:
-    (comparison,) = page.data["comparisons"]
+    *_, comparison = page.data["comparisons"]
+    assert (comparison["before"], comparison["after"]) == (0, 2)
     sides: tuple[list[int], list[int]] = ([], [])
     for part in comparison["parts"]:
         for row in [part[:2]] if isinstance(part, list) else [(len(sides[0]) + n, len(sides[1]) + n) for n in range(part)]:

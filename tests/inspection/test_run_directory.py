@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -103,6 +104,7 @@ def test_it_holds_every_graph_its_diffs_and_the_report(tmp_path: Path) -> None:
         "03-after-lowering.json",
         "03-after-lowering.py",
         "facts.json",
+        "report.html",
         "report.json",
         "run.json",
     ]
@@ -114,6 +116,9 @@ def test_it_holds_every_graph_its_diffs_and_the_report(tmp_path: Path) -> None:
     assert [each["step"] for each in report["graphs"]] == ["captured", "idle/pass", "fold_tokens", "lowering"]
     assert [each["kind"] for each in report["graphs"][2]["provenance"]] == ["3:1"]
     assert (tmp_path / "run" / "01-after-idle_pass.diff").read_text() == ""
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert all(f"{one} → {other}" in page for one, other in pairwise(["captured", "idle/pass", "fold_tokens", "lowering"]))
+    assert "Whether speed was measured, and how, is in run.json." in page
     environment = json.loads((tmp_path / "run" / "run.json").read_text())
     assert environment["torch"] == torch.__version__
     assert environment["seconds"] > 0
