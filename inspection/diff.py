@@ -64,6 +64,16 @@ class Diff:
         }
 
     @property
+    def figures(self) -> list[tuple[str, int, int]]:
+        """What is counted on both sides: its name, before, after."""
+        before, after = self.before, self.after
+        return [
+            ("calls", before.calls, after.calls),
+            ("logical bytes", before.storage.logical, after.storage.logical),
+            ("backing bytes", before.storage.backing, after.storage.backing),
+        ]
+
+    @property
     def state_added(self) -> Storage:
         """Bytes of the names that came and of the memory that came with them."""
         return _only_in(self.after, self.before)

@@ -34,14 +34,8 @@ def diff_markdown(diff: Diff) -> str:
 
 
 def _table(diff: Diff) -> str:
-    before, after = diff.before, diff.after
-    rows = [
-        ("calls", before.calls, after.calls),
-        ("logical bytes", before.storage.logical, after.storage.logical),
-        ("backing bytes", before.storage.backing, after.storage.backing),
-    ]
     lines = ["| | before | after | change |", "|---|---:|---:|---:|"]
-    lines += [f"| {name} | {one:,} | {other:,} | {other - one:+,} |" for name, one, other in rows]
+    lines += [f"| {name} | {one:,} | {other:,} | {other - one:+,} |" for name, one, other in diff.figures]
     counts = [f"{count} {name}" for name, count in diff.counts.items() if count]
     lines += ["", f"**{', '.join(counts)}**"]
     return "\n".join(lines)
