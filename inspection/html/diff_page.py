@@ -36,21 +36,13 @@ def render_diff(diff: Diff) -> str:
 
 
 def _summary(diff: Diff) -> Html:
-    before, after = diff.before, diff.after
-    rows = [
-        ("calls", before.calls, after.calls),
-        ("logical bytes", before.storage.logical, after.storage.logical),
-        ("backing bytes", before.storage.backing, after.storage.backing),
-    ]
+    rows = [(name, f"{one:,}", f"{other:,}", f"{other - one:+,}") for name, one, other in diff.figures]
     counts = ", ".join(f"{count:,} {name}" for name, count in diff.counts.items() if count)
     return section(
         "summary",
         "Summary",
         element("p", "Equal: nothing differs but names." if diff.empty else counts),
-        table(
-            ("", "before", "after", "change"),
-            [(name, f"{a:,}", f"{b:,}", f"{b - a:+,}" if a != b else "") for name, a, b in rows],
-        ),
+        table(("", "before", "after", "change"), rows),
         None if diff.compares_metadata else element("p", "Metadata are not compared: one side is a bare graph."),
     )
 
