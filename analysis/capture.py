@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import traceback
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import attrgetter
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -98,32 +99,53 @@ def _constants(model: nn.Module, module: GraphModule) -> tuple[frozenset[str], f
 
 def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -> tuple[ExportedProgram, list[Specialised]]:
     if dynamic is not True:
-        return _export_once(model, example, dynamic or None), []
-    automatic = _export_once(model, example, _shapes(model, example, lambda tensor: [Dim.AUTO] * tensor.dim()))
+        return _functional(model, example, _traced(model, example, dynamic or None)), []
+    automatic = _traced(model, example, _shapes(model, example, lambda tensor: [Dim.AUTO] * tensor.dim()))
     if not automatic.range_constraints:
-        return automatic, []
+        return _functional(model, example, automatic), []
     notes: list[Specialised] = []
     for smallest in (0, 1):
         shapes = _named_shapes(model, example, automatic, smallest)
         if shapes is None:
             break
         try:
-            return _export_once(model, example, shapes), notes
+            return _functional(model, example, _traced(model, example, shapes)), notes
         except CaptureError as error:
             notes = [Specialised("sizes", f"size {smallest} is not covered: {_first_line(error)}")]
-    return automatic, notes or [Specialised("sizes", "sizes 0 and 1 are not covered: a size is computed from another")]
+    notes = notes or [Specialised("sizes", "sizes 0 and 1 are not covered: a size is computed from another")]
+    return _functional(model, example, automatic), notes
 
 
-def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
-    watch, around, call = AttributeWatch(model), SurroundingsWatch(underlying(model)), example.cloned()
+def _traced(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
+    """The model's operations as they are called, writes included."""
+    call = example.cloned()
+    with _tracing(model, example), EinsumInPairs():
+        exported: ExportedProgram = torch.export.export(
+            model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
+        )
+    try:
+        refuse_dropped(exported.graph, frozenset(exported.graph_signature.user_inputs))
+    except CaptureError:
+        _refuse_attribute_writes(model, example)
+        raise
+    return exported
+
+
+def _functional(model: nn.Module, example: Example, exported: ExportedProgram) -> ExportedProgram:
+    """The same without writes, but for those into inputs and buffers at its end. Most of what a capture takes is spent here."""
+    with _tracing(model, example):
+        functional: ExportedProgram = exported.run_decompositions({})
+    return functional
+
+
+@contextmanager
+def _tracing(model: nn.Module, example: Example) -> Iterator[None]:
+    """What torch's tracer leaves in the model is put back, and what it raises is explained."""
+    watch, around = AttributeWatch(model), SurroundingsWatch(underlying(model))
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
-            with EinsumInPairs():
-                exported: ExportedProgram = torch.export.export(
-                    model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
-                )
-            functional: ExportedProgram = exported.run_decompositions({})
+            yield
     except Exception as error:
         watch.restore()
         around.restore()
@@ -133,12 +155,6 @@ def _export_once(model: nn.Module, example: Example, shapes: DynamicShapes | Non
         ) from error
     watch.restore()
     around.restore()
-    try:
-        refuse_dropped(exported.graph, frozenset(exported.graph_signature.user_inputs))
-    except CaptureError:
-        _refuse_attribute_writes(model, example)
-        raise
-    return functional
 
 
 def _stopped_at(error: Exception) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._torch import storage_key
+from .._torch import is_overload, storage_key
 
 
 class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -18,6 +18,7 @@ class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Parameters are many and large, and hardly any call writes one: one whose ids have no dimensions may, where an index
     of a weight is a view of it instead of a copy. Version counters would not see writes through `.data`, nor undo any.
+    Higher-order operators such as `cond`, whose branches may not write, are not looked into.
 
     Args:
         model: the model whose parameters are watched.
@@ -26,6 +27,8 @@ class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         saved: the parameters written, as they were, by name.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.saved: dict[str, torch.Tensor] = {}
@@ -33,6 +36,11 @@ class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names: dict[tuple[str, int], list[str]] = {}
         for name, parameter in self._parameters.items():
             self._names.setdefault(storage_key(parameter), []).append(name)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether functions that the model compiles are compiled under it as well; others are never again, once seen."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -66,5 +74,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
 @cache
 def _mutable(func: Any) -> list[tuple[int, str]]:
     """Arguments that an operation writes, by place and name."""
+    if not is_overload(func):
+        return []
     arguments = enumerate(func._schema.arguments)
     return [(place, each.name) for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
