@@ -53,11 +53,11 @@ def _groups(outcomes: Sequence[Mapping[str, Any]]) -> list[Html]:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in outcomes:
         if each["status"] != "applied":
-            groups.setdefault((each["status"], _kind(each["reason"])), []).append(each)
+            groups.setdefault((each["status"], reason_kind(each["reason"])), []).append(each)
     return [_group(status, found) for (status, _), found in groups.items()]
 
 
-def _kind(reason: str) -> str:
+def reason_kind(reason: str) -> str:
     """What reasons of one kind have in common: the first clause, without its figures."""
     return re.sub(r"[\d.,]+", "#", re.split("[;:] ", reason, maxsplit=1)[0])
 
