@@ -1,8 +1,8 @@
 """The command line: `foldfx analyze | compile | bisect | verify | diff | explain | routes | demo`.
 
-JSON goes to stdout with --json, progress to stderr. Exit codes: 0 done, 1 an error (one line on stderr), 2 a compile
-that was rolled back, a bisection that found something wrong, modules or routes not found equal, a wrong route table, or a
-diff that breaks its policy.
+Reports are tables on a terminal and plain text elsewhere; JSON goes to stdout with --json, progress to stderr. Exit codes:
+0 done, 1 an error (one line on stderr), 2 a compile that was rolled back, a bisection that found something wrong, modules
+or routes not found equal, a wrong route table, or a diff that breaks its policy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from ..api import Result, analyze, compile, pass_for
 from ..inspection.facts_view import facts_table, facts_to_dict
 from ..inspection.report import SCHEMA_VERSION
 from ..inspection.run_layout import PAGE
+from ..inspection.terminal import terminal_bisection, terminal_report
 from ..passes.pipeline import Pipeline
 from ..passes.verification.verify_modules import verify
 from .diff import diff_command
@@ -117,8 +119,7 @@ def compile_command(
             progress=progress,
         )
     _show(result, as_json)
-    print(f"for reviewers: {folder / PAGE}", file=sys.stderr)
-    _reproduce(result, reproducer)
+    _lead_on(result, folder, reproducer)
     if result.status == "rolled_back":
         raise typer.Exit(ROLLED_BACK)
 
@@ -147,20 +148,28 @@ def bisect_command(
             run_dir=folder,
             progress=progress,
         )
+    if (console := Console()).is_terminal:
+        console.print(terminal_bisection(result.report))
+    else:
+        _print_bisection(result)
+    _lead_on(result, folder, reproducer)
+    if result.counterexamples:
+        raise typer.Exit(ROLLED_BACK)
+
+
+def _print_bisection(result: Result) -> None:
     for trial in result.report.data["trials"]:
         print(f"{', '.join(trial['rewrites']) or 'no rewrite'}: {trial['why'] or 'agrees'}")
     for outcome in result.report.data["outcomes"]:
         if outcome["status"] == "rejected":
             print(f"wrong: {outcome['subject']}: {outcome['reason']}")
-    print(f"for reviewers: {folder / PAGE}", file=sys.stderr)
-    _reproduce(result, reproducer)
-    if result.counterexamples:
-        raise typer.Exit(ROLLED_BACK)
 
 
-def _reproduce(result: Result, folder: Path | None) -> None:
-    if folder is not None and result.counterexamples:
-        print(f"reproducer: python {result.write_reproducer(folder)}", file=sys.stderr)
+def _lead_on(result: Result, run: Path, reproducer: Path | None) -> None:
+    """Say on stderr what there is to read and to run."""
+    print(f"for reviewers: {run / PAGE}", file=sys.stderr)
+    if reproducer is not None and result.counterexamples:
+        print(f"reproducer: python {result.write_reproducer(reproducer)}", file=sys.stderr)
 
 
 @app.command("verify")
@@ -198,7 +207,8 @@ def demo_command(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({name: result.report.to_dict() for name, result in steps.items()}, indent=2, allow_nan=False))
     else:
-        print("\n".join(f"# {name} step\n{result.report}" for name, result in steps.items()))
+        for name, result in steps.items():
+            _print_report(result, f"# {name} step")
     for word, one, other in zip(words, before, after, strict=True):
         verdict = "same" if one == other else "DIFFERENT"
         print(f"{word:10} {' '.join(one):32} → {' '.join(other):32} {verdict}", file=sys.stderr if as_json else sys.stdout)
@@ -207,7 +217,18 @@ def demo_command(as_json: AsJson = False) -> None:
 
 
 def _show(result: Result, as_json: bool) -> None:
-    print(json.dumps(result.report.to_dict(), indent=2, allow_nan=False) if as_json else result.report)
+    if as_json:
+        print(json.dumps(result.report.to_dict(), indent=2, allow_nan=False))
+    else:
+        _print_report(result)
+
+
+def _print_report(result: Result, *title: str) -> None:
+    """Tables on a terminal, the plain text with every number elsewhere."""
+    if (console := Console()).is_terminal:
+        console.print(*(Text(line, "bold") for line in title), terminal_report(result.report), sep="\n")
+    else:
+        print(*title, result.report, sep="\n")
 
 
 def main(arguments: list[str] | None = None) -> int:

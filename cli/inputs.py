@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from safetensors.torch import load_model
 from torch import nn
@@ -124,13 +125,28 @@ def run_folder(given: Path | None) -> Path:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Bars on stderr where that is a terminal; nothing otherwise."""
-    with Bars(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bars:
-        tasks: dict[str, Any] = {}
+    """Bars on stderr where that is a terminal, nothing otherwise: one of the whole run, one of the stage at work."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[count]}", justify="right"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[remaining]}"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bars:
+        bars.add_task("whole run", total=None, count="", remaining="")
+        stages: dict[str, TaskID] = {}
+        seen = 0
 
         def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
+            nonlocal seen
+            if what not in stages or done < seen:
+                for stage in stages.values():
+                    bars.remove_task(stage)
+                stages.clear()
+                stages[what] = bars.add_task(what, total=total, count="", remaining="ETA")
+            seen = done
+            bars.update(stages[what], completed=done, total=total, count=f"{done:,}/{total:,}", visible=done < total)
 
         yield report
