@@ -128,7 +128,7 @@ def _reasons(status: str, name: str, reasons: Mapping[str, list[str]]) -> list[t
     told = list(reasons.items())[:FEW]
     if others := [subject for subjects in list(reasons.values())[FEW:] for subject in subjects]:
         told.append(("the same kind of reason, with other names and figures", others))
-    return [(head, lines(*(literal(each, "bold") for each in listed(subjects)), reason)) for reason, subjects in told]
+    return [(head, lines(literal("; ".join(listed(subjects)), "bold"), reason)) for reason, subjects in told]
 
 
 def _blockers(blockers: Sequence[str]) -> Group | None:
@@ -146,7 +146,7 @@ def _trials(trials: Sequence[Mapping[str, Any]], because: Sequence[str] = (), mo
     for each in trials:
         known = because and each["why"] == "; ".join(because)
         why = "differs, as said under verification" if known else each["why"] or "agrees"
-        rows.append((lines(*listed(each["rewrites"] or ["no rewrite"], most)), why))
+        rows.append((", ".join(listed(each["rewrites"], most)) or "no rewrite", why))
     return section("candidates tried", aligned(("rewrites", "outcome"), rows, most=most))
 
 
