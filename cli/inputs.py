@@ -141,12 +141,15 @@ def progress_bars() -> Iterator[Progress]:
 
         def report(what: str, done: int, total: int) -> None:
             nonlocal seen
+            count = f"{done:,}/{total:,}"
             if what not in stages or done < seen:
                 for stage in stages.values():
                     bars.remove_task(stage)
                 stages.clear()
-                stages[what] = bars.add_task(what, total=total, count="", remaining="ETA")
+                stages[what] = bars.add_task(what, total=total, completed=done, count=count, remaining="ETA")
             seen = done
-            bars.update(stages[what], completed=done, total=total, count=f"{done:,}/{total:,}", visible=done < total)
+            bars.update(stages[what], total=total, completed=done, count=count)
+            if done >= total:
+                bars.remove_task(stages.pop(what))
 
         yield report
