@@ -226,7 +226,7 @@ def _show(result: Result, as_json: bool) -> None:
 def _print_report(result: Result, *title: str) -> None:
     """Tables on a terminal, the plain text with every number elsewhere."""
     if (console := Console()).is_terminal:
-        console.print(*(Text(line, "bold") for line in title), terminal_report(result.report), sep="\n")
+        console.print(*(Text(f"\n{line}", "bold") for line in title), terminal_report(result.report), sep="\n")
     else:
         print(*title, result.report, sep="\n")
 

@@ -91,7 +91,7 @@ def _checks(layouts: Iterable[Mapping[str, Any]]) -> list[tuple[Text | str, ...]
         tables.setdefault((_WHAT[each["kind"]], covered(each), _equal(each), each["table"]), []).append(each)
     alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for (*same, _), found in tables.items():
-        calls = ", ".join(f"{each['layout']} {each['shape']}" for each in found)
+        calls = "; ".join(f"{each['layout']} {each['shape']}" for each in found)
         alike.setdefault((*same, calls), []).extend(found)
     rows: list[tuple[Text | str, ...]] = []
     for (what, ids, _, calls), found in alike.items():
