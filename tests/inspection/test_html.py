@@ -21,11 +21,12 @@ from torch import Tensor, nn
 import foldfx
 from foldfx.inspection.html import render
 from foldfx.inspection.html.coverage import not_covered
-from foldfx.inspection.outline import Held, Outline, Value
+from foldfx.inspection.outline import Outline
+
+from .synthetic import EVIL, REPORT, chain, large_page, planted_page
 
 ROOT = Path(foldfx.__file__).parent
 SECTIONS = ["summary", "graphs", "storage", "refusals", "decisions", "verification"]
-EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
 class Page(HTMLParser):
@@ -199,10 +200,7 @@ def test_a_graph_beside_itself_is_one_run_of_equal_lines(result: foldfx.Result) 
 
 def test_what_a_model_is_called_does_nothing(result: foldfx.Result) -> None:
     """Names of modules, state, lines, tokens and reasons hold markup; none of it becomes an element."""
-    before, after = chain(4, EVIL), chain(4, EVIL, changed=2)
-    report = planted(result.report.to_dict())
-    facts = {"values": [fact(value, EVIL) for value in before.values]}
-    text = render(report, [("captured", before), (EVIL, after), (f"</title>{EVIL}", before)], facts, title=EVIL)
+    text = planted_page(result.report.to_dict())
     found = Page(text)
     assert found.unclosed == []
     assert sum(tag == "script" for tag, _ in found.elements) == 2
@@ -212,16 +210,6 @@ def test_what_a_model_is_called_does_nothing(result: foldfx.Result) -> None:
     assert found.scripts["run"] == (ROOT / "inspection/html/page.js").read_text()
     assert EVIL in found.text
     assert any(EVIL in text for text in found.data["strings"])
-
-
-def planted(data: Any) -> Any:
-    """The same report with markup in every sentence and name; keys, figures and verdicts stay."""
-    fixed = {"accepted", "applied", "equivalent_on", "table", "decision"}
-    if isinstance(data, dict):
-        return {key: planted(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [planted(value) for value in data]
-    return data + EVIL if isinstance(data, str) and data not in fixed else data
 
 
 def test_the_script_makes_no_markup_of_text() -> None:
@@ -236,15 +224,11 @@ def test_files_stay_short() -> None:
 
 
 def test_the_same_run_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
-    here = Path(__file__)
-    command = (
-        f"import importlib.util as u; s = u.spec_from_file_location('page', {str(here)!r}); m = u.module_from_spec(s); "
-        "s.loader.exec_module(m); import sys; m.run().write_html(sys.argv[1])"
-    )
+    command = "import sys; from tests.inspection.test_html import run; run().write_html(sys.argv[1])"
     pages = []
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.html"
-        environment = os.environ | {"PYTHONPATH": str(ROOT / ".typing"), "PYTHONHASHSEED": seed}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / ".typing"), str(ROOT))), "PYTHONHASHSEED": seed}
         subprocess.run([sys.executable, "-W", "ignore", "-c", command, str(path)], env=environment, check=True)
         pages.append(path.read_bytes())
     assert pages[0] == pages[1]
@@ -253,74 +237,13 @@ def test_the_same_run_gives_the_same_bytes_in_another_process(tmp_path: Path) ->
 # ---- large graphs ----
 
 
-def chain(count: int, label: str = "", changed: int = 0) -> Outline:
-    """`count` layers, of which every `changed`-th is a lookup."""
-    values = [Value("input ids #1", "ids", "input", "ids", type="int64[2, 3]")]
-    state = {}
-    for number in range(count):
-        name, module = f"layers.{number}.weight{label}", f"model.layers.{number}.mlp{label}"
-        state[name] = Held("parameter", "float32[512, 512]", 1 << 20, 1 << 20, digest="x")
-        if changed and number and number % changed == 0:
-            key = f"foldfx.lookup.default #{number}"
-            call = ("foldfx.lookup.default", "{0}, 'embedding'", (values[-1].key,))
-            more = {"made_by": "fold_tokens", "stands_for": (f"linear_{number}{label}",)}
-        else:
-            key, more = f"aten.linear.default in {module} #{number}", {}
-            call = ("aten.linear.default", "{0}, {1}", (values[-1].key, f"state:{name}"))
-        called = f"lookup_{number}" if more else f"linear_{number}"
-        values.append(
-            Value(key, called + label, "call", *call, "float32[2, 3, 512]", "" if more else module, f"m.py:{number}", **more)
-        )
-    values.append(Value("output #1", "output", "output", "output", "({0},)", (values[-1].key,)))
-    return Outline("captured", tuple(values), state)
-
-
-def fact(value: Value, label: str = "") -> dict[str, Any]:
-    sentence = f"{value.target} reads {value.name}, which depends on context{label}"
-    at = f"module {value.module}, /some/folder/{value.source}"
-    plain = {"op": value.target, "depends_on": ["context"], "token_only": False, "rows": None}
-    return {"name": value.name, **plain, "because": sentence, "stands_on": [], "at": at}
-
-
 def page_data(steps: Sequence[tuple[str, Outline]]) -> Any:
     return Page(render(REPORT, steps, {"values": []})).data
 
 
-FIGURES = {"max_abs": 0.0, "relative_l2": 0.0, "exact": True, "bitwise": True}
-REPORT: dict[str, Any] = {
-    "schema_version": 1,
-    "status": "unchanged",
-    "observables": [],
-    "tokens": {},
-    "storage": {"before": {"logical": 8, "backing": 8}, "after": {"logical": 8, "backing": 8}},
-    "outcomes": [],
-    "rewrites": [],
-    "kernels": [],
-    "blockers": [],
-    "decisions": [],
-    "verification": {
-        "verdict": "equivalent_on",
-        "because": [],
-        "examples": 1,
-        "outputs": FIGURES,
-        "layouts": [],
-        "probes": {},
-        "ranks": {},
-        "limits": {"max_abs": {"torch.float32": 1e-5}},
-    },
-    "counterexamples": [],
-    "trials": [],
-    "specialised": [],
-    "dynamic": {},
-    "timing": None,
-}
-
-
 def test_a_graph_of_20_000_nodes_stays_small() -> None:
-    before, after = chain(20_000), chain(20_000, changed=1_000)
-    facts = {"values": [fact(value) for value in before.values]}
     began = time.process_time()
-    text = render(REPORT, [("captured", before), ("fold_tokens", after), ("lowering", after)], facts)
+    text = large_page(20_000)
     assert time.process_time() - began < 20
     assert len(text.encode()) < 15_000_000
 
