@@ -32,7 +32,8 @@ def graphs(steps: Sequence[tuple[str, Outline]], comparisons: Sequence[Compariso
         options.append(element("option", f"{name} ({counts})", value=number))
         drawn = neighbourhoods(diff, before, after)
         if drawn is not None:
-            pictures.append(element("div", drawn, class_="drawn", data_comparison=number, hidden=number > 0))
+            head = element("noscript", element("h3", name))
+            pictures.append(element("div", head, drawn, class_="drawn", data_comparison=number, hidden=number > 0))
     stepper = element(
         "div",
         element("button", "← previous step", type="button", id="step-back"),

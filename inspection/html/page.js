@@ -16,6 +16,7 @@
   let current = 0; // place in comparisons
   let rows = []; // of it: [left, right, mark, words], -1 where a side has no line
   let shown = []; // for each row its element, once it is drawn
+  let visited = -1; // place in rows of the line that had the focus last, -1 where none had
   let opener = null; // what had the focus when the panel was opened
 
   const make = (tag, kind, ...children) => {
@@ -58,6 +59,7 @@
 
   const draw = () => {
     shown = new Array(rows.length);
+    visited = -1;
     const fragment = document.createDocumentFragment();
     const head = make("div", "row heads");
     const { before, after } = comparisons[current];
@@ -178,7 +180,7 @@
   };
 
   const change = (way) => {
-    const at = Number(document.activeElement?.closest?.(".row")?.dataset.row ?? (way > 0 ? -1 : rows.length));
+    const at = visited < 0 && way < 0 ? rows.length : visited;
     for (let place = at + way; place >= 0 && place < rows.length; place += way) {
       const starts = isMarked(rows[place]) && !(place > 0 && isMarked(rows[place - 1]));
       if (starts && shown[place]) {
@@ -306,7 +308,7 @@
     const stands = roots.filter(([root]) => root !== name).map(([root, kind]) => `${kind} stand on the memory of ${root}`);
     if (!others.length && !stands.length) return [make("h3", "", "Memory"), make("p", "", "Shared with no other value.")];
     const said = stands.length ? [make("p", "", `${name} ${stands.join(", ")}`)] : [];
-    return [make("h3", "", "Memory"), ...said, make("p", "", `${others.length} values may share it:`), several(0, others)];
+    return [make("h3", "", "Memory"), ...said, make("p", "", `${others.length} value(s) may share it:`), several(0, others)];
   };
 
   const open = (step, name) => {
@@ -389,6 +391,7 @@
     }
   });
   lines.addEventListener("keydown", move);
+  lines.addEventListener("focusin", (event) => (visited = Number(event.target.closest(".row")?.dataset.row ?? visited)));
   search.addEventListener("input", look);
   select?.addEventListener("change", () => (show(Number(select.value)), look()));
   byId("step-back")?.addEventListener("click", () => step(-1));
