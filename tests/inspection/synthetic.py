@@ -87,8 +87,8 @@ def fact(value: Value, label: str = "") -> dict[str, Any]:
     return {"name": value.name, **plain, "because": sentence, "stands_on": [], "at": at}
 
 
-def large_page(count: int) -> str:
-    """The page of `count` values in three steps, every 1,000th of them rewritten."""
-    before, after = chain(count), chain(count, changed=1_000)
+def chain_page(count: int, changed: int) -> str:
+    """The page of `count` layers in three steps, every `changed`-th of them rewritten in the first."""
+    before, after = chain(count), chain(count, changed=changed)
     facts = {"values": [fact(value) for value in before.values]}
     return render(REPORT, [("captured", before), ("fold_tokens", after), ("lowering", after)], facts)

@@ -1,0 +1,71 @@
+"""The page opens from a disk without a network, and says nothing to the console."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .chromium import BrowserUnavailable, launched
+from .conftest import fail_or_skip
+from .watch import watched
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+
+
+def test_it_opens_offline_and_is_quiet(visit: Callable[..., Page], report: Path) -> None:
+    page = visit(report)
+    assert page.title() == "router: accepted"
+    assert page.locator("h1").inner_text() == "router"
+    assert page.locator("#lines .line").count() > 10
+
+
+def test_every_link_leads_to_a_section(visit: Callable[..., Page], report: Path) -> None:
+    page = visit(report)
+    links = page.locator("nav a")
+    assert links.count() == page.locator("section").count() == 6
+    for link in links.all():
+        link.click()
+        assert page.evaluate("document.querySelector(':target').tagName") == "SECTION"
+
+
+@pytest.mark.parametrize(
+    ("markup", "seen"),
+    [
+        ('<img src="http://example.org/x.png" alt="">', "request: http://example.org/x.png"),
+        ('<link rel="stylesheet" href="beside.css">', "beside.css"),
+        ('<script>fetch("http://example.org/")</script>', "request: http://example.org/"),
+        ('<script>console.warn("odd")</script>', "console: odd"),
+        ('<script>throw Error("wrong")</script>', "error: wrong"),
+        ("<script>alert(1)</script>", "dialog: 1"),
+    ],
+)
+def test_the_watch_notices(browser: Browser, tmp_path: Path, markup: str, seen: str) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(f"<!DOCTYPE html><title>x</title>{markup}", encoding="utf-8")
+    watch = watched(browser, file)
+    watch.page.context.close()
+    assert any(seen in each for each in watch.seen)
+
+
+def test_data_in_the_page_is_no_request(visit: Callable[..., Page], tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(f'<!DOCTYPE html><title>x</title><img src="{PIXEL}" alt="">', encoding="utf-8")
+    assert visit(file).evaluate("document.images[0].naturalWidth") == 1
+
+
+def test_without_a_browser_tests_are_skipped_or_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BrowserUnavailable, match="Chromium is not installed"), launched():
+        pass
+    monkeypatch.delenv("FOLDFX_REQUIRE_BROWSER", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no browser"):
+        fail_or_skip("no browser")
+    monkeypatch.setenv("FOLDFX_REQUIRE_BROWSER", "1")
+    with pytest.raises(pytest.fail.Exception, match="no browser"):
+        fail_or_skip("no browser")
