@@ -133,6 +133,14 @@ def test_enter_opens_and_escape_closes(page: Page) -> None:
     assert focused(page) == ("before", "linear")
 
 
+def test_the_focus_goes_to_the_line_where_what_opened_it_is_gone(page: Page) -> None:
+    page.locator("#search").fill("tanh =")
+    page.locator("#hits button").press("Enter")
+    page.locator("#search").fill("")
+    press(page, "Escape")
+    assert focused(page) == ("before", "tanh")
+
+
 @pytest.mark.parametrize("key", ["Enter", " "])
 def test_a_drawn_value_opens(page: Page, key: str) -> None:
     box = page.locator('.drawn:visible g[data-node="tanh"]')
