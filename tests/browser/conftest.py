@@ -14,8 +14,8 @@ import foldfx
 
 from ..inspection.synthetic import planted_page
 from .chromium import BrowserUnavailable, launched
-from .subject import compiled, page_of
-from .watch import watched
+from .subject import compiled
+from .watch import Watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -47,8 +47,7 @@ def result() -> foldfx.Result:
 def report(result: foldfx.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of `result`."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(page_of(result), encoding="utf-8")
-    return file
+    return result.write_html(file, title="router")
 
 
 @pytest.fixture(scope="session")
@@ -59,16 +58,24 @@ def planted(result: foldfx.Result, tmp_path_factory: pytest.TempPathFactory) -> 
     return file
 
 
+@pytest.fixture(scope="session")
+def tabs(browser: Browser) -> dict[str, Watch]:
+    """By settings, to be opened in again and again: a new tab takes longer than a test."""
+    return {}
+
+
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a file as `watched` does; the test fails where a page asked for, said or raised anything."""
-    watches = []
+def visit(browser: Browser, tabs: dict[str, Watch]) -> Iterator[Callable[..., Page]]:
+    """Opens a file in the tab of these settings; the test fails where a page asked for, said or raised anything."""
+    used = []
 
     def visited(file: Path, **settings: Any) -> Page:
-        watches.append(watched(browser, file, **settings))
-        return watches[-1].page
+        key = str(sorted(settings.items()))
+        used.append(tabs.get(key) or tabs.setdefault(key, Watch(browser, **settings)))
+        return used[-1].open(file)
 
     yield visited
-    for each in watches:
-        each.page.context.close()
-    assert [each.seen for each in watches if each.seen] == []
+    seen = [each for tab in used for each in tab.seen]
+    for tab in used:
+        tab.seen.clear()
+    assert seen == []

@@ -6,11 +6,6 @@ import torch
 from torch import Tensor, nn
 
 import foldfx
-from foldfx.analysis.dependence import analyze_program
-from foldfx.inspection.facts_view import facts_to_dict
-from foldfx.inspection.html import render
-from foldfx.inspection.memory_view import memory_to_dict
-from foldfx.inspection.outline_of import outline_of
 
 
 class Router(nn.Module):
@@ -34,11 +29,3 @@ def compiled() -> foldfx.Result:
     torch.manual_seed(0)
     args = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.ones(2, 3, 1)
     return foldfx.compile(Router(), [foldfx.Example(args)], dynamic=False)
-
-
-def page_of(result: foldfx.Result, title: str = "router") -> str:
-    """The page with every step of the run."""
-    run = result._run
-    steps = [(name, outline_of(program, name)) for name, program in run.steps]
-    facts, memory = facts_to_dict(analyze_program(run.captured)), memory_to_dict(run.captured)
-    return render(result.report.to_dict(), steps, facts, memory=memory, title=title)

@@ -32,23 +32,21 @@ def violations(page: Page) -> dict[str, list[Any]]:
     return {each["id"]: [node["target"] for node in each["nodes"]] for each in serious}
 
 
-@pytest.fixture(params=["light", "dark"])
-def page(visit: Callable[..., Page], report: Path, request: pytest.FixtureRequest) -> Page:
-    """The page, in which axe may run: its policy would stop that script like any other."""
-    return visit(report, color_scheme=request.param, bypass_csp=True)
-
-
-def test_nothing_is_violated(page: Page) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_violated(visit: Callable[..., Page], report: Path, scheme: str) -> None:
+    """The policy is off, as it would stop axe like any other script."""
+    page = visit(report, color_scheme=scheme, bypass_csp=True)
     page.evaluate(OPEN_ALL)
     page.locator("#search").fill("sin")
-    assert violations(page) == {}
     page.locator("#lines .fold button").click()
+    assert violations(page) == {}
     page.locator('#lines .before .line[data-node="linear_1"]').click()
     assert violations(page) == {}
 
 
-def test_nothing_is_violated_in_other_steps_and_on_a_phone(page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 800})
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_violated_in_other_steps_on_a_phone(visit: Callable[..., Page], report: Path, scheme: str) -> None:
+    page = visit(report, color_scheme=scheme, bypass_csp=True, viewport={"width": 390, "height": 800})
     for step in "12":
         page.locator("#step").select_option(step)
         assert violations(page) == {}

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import foldfx
+from foldfx.inspection.html import render_diff
+
 from .chromium import BrowserUnavailable, launched
 from .conftest import fail_or_skip
-from .watch import watched
+from .watch import Watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,6 +26,16 @@ def test_it_opens_offline_and_is_quiet(visit: Callable[..., Page], report: Path)
     assert page.title() == "router: accepted"
     assert page.locator("h1").inner_text() == "router"
     assert page.locator("#lines .line").count() > 10
+
+
+def test_the_page_of_a_diff_opens_and_is_quiet(visit: Callable[..., Page], result: foldfx.Result, tmp_path: Path) -> None:
+    file = tmp_path / "diff.html"
+    file.write_text(render_diff(result.diff), encoding="utf-8")
+    page = visit(file)
+    assert page.title() == "captured → folded: different"
+    page.keyboard.press("n")
+    page.keyboard.press("Enter")
+    assert page.locator("#panel h2").inner_text() == "embedding"
 
 
 def test_every_link_leads_to_a_section(visit: Callable[..., Page], report: Path) -> None:
@@ -48,8 +61,9 @@ def test_every_link_leads_to_a_section(visit: Callable[..., Page], report: Path)
 def test_the_watch_notices(browser: Browser, tmp_path: Path, markup: str, seen: str) -> None:
     file = tmp_path / "page.html"
     file.write_text(f"<!DOCTYPE html><title>x</title>{markup}", encoding="utf-8")
-    watch = watched(browser, file)
-    watch.page.context.close()
+    watch = Watch(browser)
+    watch.open(file)
+    watch.close()
     assert any(seen in each for each in watch.seen)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..inspection.synthetic import EVIL
-from .watch import watched
+from .watch import Watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -60,14 +60,15 @@ def raw(planted: Path, folder: Path) -> Path:
 
 
 def test_without_escaping_and_policy_it_would_run(browser: Browser, planted: Path, tmp_path: Path) -> None:
-    watch = watched(browser, raw(planted, tmp_path), bypass_csp=True)
-    assert elements(watch.page) == [3, 1, 1]
-    watch.page.context.close()
+    watch = Watch(browser, bypass_csp=True)
+    assert elements(watch.open(raw(planted, tmp_path))) == [3, 1, 1]
+    watch.close()
     assert {"dialog: 1", "dialog: 2"} <= set(watch.seen)
 
 
 def test_without_escaping_the_policy_stops_it(browser: Browser, planted: Path, tmp_path: Path) -> None:
-    watch = watched(browser, raw(planted, tmp_path))
-    watch.page.context.close()
+    watch = Watch(browser)
+    watch.open(raw(planted, tmp_path))
+    watch.close()
     assert not [each for each in watch.seen if each.startswith("dialog")]
     assert any("Content Security Policy" in each for each in watch.seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,28 +11,37 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
 
 
-@dataclass
 class Watch:
-    """One page, opened from a file without a network.
+    """A tab without a network, in a context of its own.
 
     Attributes:
-        page: the page.
+        page: what is open in it.
         seen: requests beside the file itself and data, errors, lines of the console, dialogs.
     """
 
-    page: Page
-    file: Path
-    seen: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, browser: Browser, **settings: Any) -> None:
+        """`settings` are those of `Browser.new_context`."""
+        context = browser.new_context(**{**SETTINGS, **settings})
+        context.set_default_timeout(10_000)
+        context.set_offline(True)
+        self.page: Page = context.new_page()
+        self.seen: list[str] = []
+        self._address = ""
         self.page.on("request", self._request)
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.seen.append(f"error: {error}"))
         self.page.on("dialog", self._dialog)
-        self.page.goto(self.file.as_uri())
+
+    def open(self, file: Path) -> Page:
+        self._address = file.as_uri()
+        self.page.goto(self._address)
+        return self.page
+
+    def close(self) -> None:
+        self.page.context.close()
 
     def _request(self, request: Request) -> None:
-        if request.url.partition("#")[0] != self.file.as_uri() and not request.url.startswith("data:"):
+        if request.url.partition("#")[0] != self._address and not request.url.startswith("data:"):
             self.seen.append(f"request: {request.url}")
 
     def _console(self, message: ConsoleMessage) -> None:
@@ -42,11 +50,3 @@ class Watch:
     def _dialog(self, dialog: Dialog) -> None:
         self.seen.append(f"dialog: {dialog.message}")
         dialog.dismiss()
-
-
-def watched(browser: Browser, file: Path, **settings: Any) -> Watch:
-    """Open a file in a context of its own; `settings` are those of `Browser.new_context`."""
-    context = browser.new_context(**{**SETTINGS, **settings})
-    context.set_default_timeout(10_000)
-    context.set_offline(True)
-    return Watch(context.new_page(), file)
