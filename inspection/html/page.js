@@ -65,6 +65,7 @@
     const { before, after } = comparisons[current];
     head.append(make("div", "side", data.steps[before].name), make("div", "side", data.steps[after].name));
     fragment.append(head);
+    const folded = rows.some(isMarked) ? FOLDED : MORE; // a graph in which nothing changed is there to be read
     let start = 0;
     while (start < rows.length) {
       let end = start;
@@ -77,7 +78,7 @@
         const first = start === 0 ? start : Math.min(end, start + CONTEXT);
         const final = end === rows.length ? end : Math.max(first, end - CONTEXT);
         for (let place = start; place < first; place++) fragment.append(rowOf(place));
-        if (final - first < FOLDED) for (let place = first; place < final; place++) fragment.append(rowOf(place));
+        if (final - first < folded) for (let place = first; place < final; place++) fragment.append(rowOf(place));
         else fragment.append(fold(first, final));
         for (let place = final; place < end; place++) fragment.append(rowOf(place));
       }

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import foldfx
+from foldfx.inspection import diff_graphs
 from foldfx.inspection.html import render_diff
 
+from ..inspection.synthetic import chain
 from .chromium import BrowserUnavailable, launched
 from .conftest import fail_or_skip
 from .watch import Watch
@@ -36,6 +38,15 @@ def test_the_page_of_a_diff_opens_and_is_quiet(visit: Callable[..., Page], resul
     page.keyboard.press("n")
     page.keyboard.press("Enter")
     assert page.locator("#panel h2").inner_text() == "embedding"
+
+
+@pytest.mark.parametrize(("values", "lines"), [(100, 2 * 102), (400, 0)])
+def test_a_graph_in_which_nothing_changed_is_there_to_be_read_unless_it_is_long(
+    visit: Callable[..., Page], tmp_path: Path, values: int, lines: int
+) -> None:
+    file = tmp_path / "diff.html"
+    file.write_text(render_diff(diff_graphs(chain(values), chain(values))), encoding="utf-8")
+    assert visit(file).locator("#lines .line").count() == lines
 
 
 def test_every_link_leads_to_a_section(visit: Callable[..., Page], report: Path) -> None:
