@@ -99,7 +99,7 @@ class Report:
             f"  complete outputs of {found['examples']} example(s): {figures_text(outputs)}",
         ]
         for layout in found["layouts"]:
-            what = f"{_WHAT[layout['kind']]} {layout['table']}, {layout['layout']} {layout['shape']}"
+            what = f"{COMPARED[layout['kind']]} {layout['table']}, {layout['layout']} {layout['shape']}"
             lines.append(f"  {what}: {covered(layout)}, {figures_text(layout)}")
         for probe, said in found["probes"].items():
             lines.append(f"  {probe}: {said}")
@@ -123,7 +123,7 @@ class Report:
         return (["fixed at capture"] if fixed else []) + fixed
 
 
-_WHAT = {"table": "table of", "decision": "decision"}
+COMPARED = {"table": "table of", "decision": "decision"}
 
 
 def covered(layout: Mapping[str, Any]) -> str:

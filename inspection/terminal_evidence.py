@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .html.parts import number
 from .probe_lines import probe_lines, ranges
-from .report import covered
+from .report import COMPARED, covered
 from .terminal_parts import MOST_SHOWN, aligned, indented, left_out, lines, listed, literal, section
 
 VERDICTS = {"equivalent_on": "bold green", "different": "bold red", "undecided": "bold yellow"}
@@ -88,7 +88,7 @@ def _checks(layouts: Iterable[Mapping[str, Any]]) -> list[tuple[Text | str, ...]
     """A row for all tables that were compared in the same calls, as far, and are as equal."""
     tables: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for each in layouts:
-        tables.setdefault((_WHAT[each["kind"]], covered(each), _equal(each), each["table"]), []).append(each)
+        tables.setdefault((COMPARED[each["kind"]], covered(each), _equal(each), each["table"]), []).append(each)
     alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for (*same, _), found in tables.items():
         calls = "; ".join(f"{each['layout']} {each['shape']}" for each in found)
@@ -98,9 +98,6 @@ def _checks(layouts: Iterable[Mapping[str, Any]]) -> list[tuple[Text | str, ...]
         tabulated = listed(list(dict.fromkeys(each["table"] for each in found)))
         rows.append((lines(f"{what} {', '.join(tabulated)}: {ids}", literal(calls, "dim")), *_figures(found)))
     return rows
-
-
-_WHAT = {"table": "table of", "decision": "decision"}
 
 
 def _figures(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
