@@ -100,6 +100,7 @@ class NearTieSearch:
         self._wanted = list(dict.fromkeys(node for each in decisions for node in _operands(each)))
         self._run = Interpreter(_part(program, self._wanted))
         self._symbol = _batch_symbol(program)
+        self._fewest = 0 if self._symbol is None else program.least_size(self._symbol)
         self._example = example if self._symbol is None else resized(program, example, self._symbol, 1)
         leaves = dict(zip((node.name for node in program.input_nodes()), _leaves(self._example), strict=True))
         self._shapes = {name: leaves[name].shape for name in program.tokens}
@@ -116,7 +117,7 @@ class NearTieSearch:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             try:
-                for contexts in self._drawn(self._budget if self.space <= self._budget else self._budget // 2):
+                for contexts in self._drawn(self._budget if self.space <= self._budget else max(1, self._budget // 2)):
                     self._evaluate(contexts)
                 while self.space > self._budget > self._spent and self._domains:
                     self._climb()
@@ -190,13 +191,14 @@ class NearTieSearch:
         flat = flatten_inputs(self._program.module, call.args, dict(call.kwargs))
         with torch.no_grad():
             values = dict(zip(self._wanted, self._run.run(*flat), strict=True))
-        count = contexts.shape[0]
-        margins = {each: each.margin(values[each.score], values).reshape(count, -1) for each in self._decisions}
+        count, rows = contexts.shape[0], max(contexts.shape[0], self._fewest)
+        margins = {each: each.margin(values[each.score], values).reshape(rows, -1)[:count] for each in self._decisions}
         return {each: margin.nan_to_num(nan=math.inf, posinf=math.inf) for each, margin in margins.items() if margin.numel()}
 
     def _call(self, contexts: torch.Tensor) -> Example:
         example = self._example
         if self._symbol is not None:
+            contexts = contexts[torch.arange(max(contexts.shape[0], self._fewest)) % contexts.shape[0]]
             example = resized(self._program, example, self._symbol, contexts.shape[0])
         widths = [shape.numel() for shape in self._shapes.values()]
         for (name, shape), columns in zip(self._shapes.items(), contexts.split(widths, 1), strict=True):  # type: ignore[no-untyped-call]

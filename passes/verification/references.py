@@ -24,25 +24,29 @@ class References:
 
     Args:
         original: the model.
-        examples: calls it must be able to run.
+        examples: calls it must be able to run, unless they are made up.
         limits: for float values.
         what: the calls are, for messages.
+        made_up: whether the calls are not the user's: those that the model fails on say nothing then.
 
     Raises:
-        ExampleError: (when asked) the model fails on an example.
+        ExampleError: (when asked) the model fails on an example of the user's.
     """
 
-    def __init__(self, original: nn.Module, examples: Sequence[Example], limits: Limits, what: str = "example") -> None:
+    def __init__(
+        self, original: nn.Module, examples: Sequence[Example], limits: Limits, what: str = "example", made_up: bool = False
+    ) -> None:
         self.examples = list(examples)
         self._original = original
         self._limits = limits
         self._what = what
+        self._made_up = made_up
         self._observed: list[list[Observation]] | None = None
         self._wide: dict[int, Observation] = {}
         self._unrepeatable: list[str] = []
 
     def observed(self) -> list[list[Observation]]:
-        """Observations of each example, one for each seed."""
+        """Observations of each example, one for each seed; none of a made-up call that the model fails on."""
         if self._observed is None:
             self._observed = [self._observe(place) for place in range(len(self.examples))]
         return self._observed
@@ -50,6 +54,8 @@ class References:
     def _observe(self, place: int) -> list[Observation]:
         """One seed, and a second where the call draws random numbers: what does not depend on them is told apart."""
         one, other = (observe(self._original, self.examples[place]) for _ in range(2))
+        if one.error is not None and self._made_up:
+            return []
         if one.error is not None:
             raise ExampleError(f"the model fails on {self._what} {place}: {one.error!r}") from one.error
         if not compare_calls(one, other, self._limits).agree:
@@ -80,6 +86,8 @@ class References:
         """
         unsure, wrong, worst = self.unrepeatable, [], Figures()
         for place, references in enumerate(self.observed()):
+            if not references:
+                continue
             pairs = zip(SEEDS, references, strict=False)
             comparison = both([self._compare(place, reference, call(place, seed)) for seed, reference in pairs])
             wrong += counterexamples(comparison, f"{self._what} {place}", self.examples[place], candidate)

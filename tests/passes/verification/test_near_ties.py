@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import foldfx
+from foldfx import Limits
 from foldfx.analysis import analyze_program
 from foldfx.analysis.decisions import find_decisions
+from foldfx.errors import ExampleError
 from foldfx.passes.verification.near_ties import NearTies, NearTieSearch
+from foldfx.passes.verification.observe import observe
+from foldfx.passes.verification.references import References
 
 WIDTH, EXPERTS, CHOSEN, LENGTH = 16, 8, 2, 2
 VOCABULARY = 24
@@ -174,6 +179,47 @@ def test_a_choice_that_one_table_turns_is_found_in_a_call_no_example_shows(tied:
         assert any("near tie" in str(each) for each in result.counterexamples) is (tied and searched_at_all)
     assert names[0] == ["fold_tokens: cat"]
     assert names[planted.VOCABULARY**2] == ["fold_tokens: cat, by execution class" if tied else "fold_tokens: cat"]
+
+
+class Narrowed(Mixed):
+    """Fails on a single row, which its graph would take: a slice ends where the rows do."""
+
+    def forward(self, ids: Tensor, scale: Tensor) -> Tensor:
+        return super().forward(ids, scale).narrow(0, 0, 2)
+
+
+@pytest.mark.parametrize("contexts", [1, 64])
+def test_calls_have_as_many_rows_as_the_capture_allows_at_least(contexts: int) -> None:
+    """Sizes that export itself takes to be at least two, as `Dim.AUTO` does."""
+    call = foldfx.Example((torch.randint(8, (3, LENGTH)), torch.ones(3)))
+    dims = {"ids": [Dim.AUTO, Dim.AUTO], "scale": [Dim.AUTO]}
+    program = foldfx.capture(model := Narrowed(8), call.args, dynamic=dims)
+    decisions = find_decisions(program, analyze_program(program))
+    search = NearTieSearch(program, decisions, call, contexts)
+    (found,) = search.results()
+    assert found.contexts == contexts
+    assert found.margins.examined == contexts * LENGTH
+    for each in found.nearest:
+        ids, scale = search.example(each.tokens).args
+        assert ids.tolist() == [list(each.tokens)] * 2
+        assert each.margin == pytest.approx(float(model.margins(ids).min()), abs=1e-5)
+        model(ids, scale)
+    result = foldfx.compile(model, [call], dynamic=dims, probe_contexts=contexts)
+    assert "calls near a tie: bitwise equal" in str(result.report)
+
+
+@pytest.mark.parametrize("made_up", [True, False])
+def test_a_made_up_call_that_the_model_fails_on_says_nothing(made_up: bool) -> None:
+    calls = [foldfx.Example((torch.zeros(rows, LENGTH, dtype=torch.long), torch.ones(rows))) for rows in (1, 3)]
+    references = References(Narrowed(8), calls, Limits(), "near tie", made_up)
+    if made_up:
+        assert [len(each) for each in references.observed()] == [0, 1]
+        wrong, _, unsure = references.compare(lambda place, seed: observe(Narrowed(8), calls[place], seed=seed))
+        assert {str(each).partition(":")[0] for each in wrong} == {"near tie 1"}
+        assert unsure == []
+    else:
+        with pytest.raises(ExampleError, match="the model fails on near tie 0"):
+            references.observed()
 
 
 def test_contexts_must_not_be_negative() -> None:
