@@ -18,6 +18,9 @@ HASHED, LEARNED = ("model.layers.0.mlp.gate", "model.layers.1.mlp.gate"), "model
 SHAPE = (2, 8)
 
 
+pytestmark = pytest.mark.xdist_group("deepseek")  # what they share takes long to make
+
+
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     if not hasattr(transformers, "DeepseekV4ForCausalLM"):
@@ -54,13 +57,14 @@ def model() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def result(model: nn.Module) -> foldfx.Result:
-    """Sizes are fixed to save time: the capture with symbolic ones works, and takes a minute."""
-    return foldfx.compile(model, [foldfx.Example((torch.randint(VOCABULARY, SHAPE),))], dynamic=False)
+    """Sizes are fixed and few calls searched to save time: the capture with symbolic ones works, and takes a minute."""
+    call = foldfx.Example((torch.randint(VOCABULARY, SHAPE),))
+    return foldfx.compile(model, [call], dynamic=False, probe_contexts=64)
 
 
 @pytest.fixture(scope="module")
-def facts(model: nn.Module) -> tuple[foldfx.Program, Facts]:
-    program = foldfx.capture(model, (torch.randint(VOCABULARY, SHAPE),), dynamic=False)
+def facts(result: foldfx.Result) -> tuple[foldfx.Program, Facts]:
+    program = result._run.captured
     return program, analyze_program(program)
 
 

@@ -117,9 +117,9 @@ class Pooled(Mixed):
 
 
 def test_half_of_a_small_budget_is_spent_climbing_and_beats_as_many_draws() -> None:
-    """Over calls of 256 ids, by the smallest margin found, for most of twelve models."""
+    """Over calls of 256 ids, by the smallest margin found, for most of eight models."""
     better = 0
-    for seed in range(12):
+    for seed in range(8):
         torch.manual_seed(seed)
         model = Pooled(64)
         found = searched(model, 768, (2, 256), seed)
@@ -127,7 +127,7 @@ def test_half_of_a_small_budget_is_spent_climbing_and_beats_as_many_draws() -> N
         drawn = torch.randint(64, (768, 256), generator=torch.Generator().manual_seed(seed))
         best = model.scores(drawn).double().sort(-1, descending=True).values
         better += found.margins.smallest < float((best[..., CHOSEN - 1] - best[..., CHOSEN]).min())
-    assert better >= 9
+    assert better >= 6
 
 
 def test_the_same_seed_finds_the_same_and_another_one_other_calls() -> None:
