@@ -11,6 +11,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Node
 
@@ -125,9 +126,10 @@ class _Interpreter:
         """The fact a rule claims, once the traced shapes and the rows of every token agree with it."""
         for rows, value in zip(values, _tensors(node), strict=True):
             traced = [size_expression(size) for size in value.shape]
-            if [extent(dim) for dim in rows] != traced:
+            claimed = [extent(dim) for dim in rows]
+            if claimed != traced:
                 text = f"the rule for {node.target} lays it out {show(rows)}, traced {traced}; please report this"
-                return self._refused(node, parents, text)
+                return self._refused(node, parents, _fixed_by_the_trace(node, claimed, traced) or text)
             expected = set[tuple[str, int]]().union(*(self.axes[source.name] for source in sources))
             if 0 not in traced and set(token_axes(one_row_each(rows))) != expected:
                 text = f"{node.target}: {show(rows)} does not hold every token axis; please report this"
@@ -162,6 +164,14 @@ class _Interpreter:
 
     def _union(self, nodes: Sequence[Node]) -> frozenset[Source]:
         return _NOTHING.union(*(self.facts[node].depends_on for node in nodes))
+
+
+def _fixed_by_the_trace(node: Node, claimed: Sequence[sympy.Expr], traced: Sequence[sympy.Expr]) -> str:
+    """That a size which follows from an input's has become a number here, as n // 2 does where 2 ≤ n ≤ 3; "" otherwise."""
+    apart = [(size, number) for size, number in zip(claimed, traced, strict=False) if size != number]
+    if len(claimed) != len(traced) or not all(size.free_symbols and number.is_Integer for size, number in apart):
+        return ""
+    return f"{node.target}: the trace took " + ", ".join(f"{size} to be {number}" for size, number in apart)
 
 
 def _lost(rule: str, text: str, parents: tuple[Node, ...], sources: frozenset[Source] | set[Source]) -> Fact:
