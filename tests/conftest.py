@@ -29,16 +29,15 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 
-def seed_of(item: pytest.Item) -> int:
-    """The test's seed: the same in every run, whatever ran before it; xdist adds `@group` to the names of grouped tests."""
-    group = item.get_closest_marker("xdist_group")
-    return zlib.crc32((item.nodeid if group is None else item.nodeid.removesuffix(f"@{group.args[0]}")).encode())
+def seed_of(nodeid: str) -> int:
+    """The test's seed: the same in every run, whatever ran before it."""
+    return zlib.crc32(nodeid.encode())
 
 
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """Seed Python, numpy and torch for this test; the failure report names the seed."""
-    value = seed_of(request.node)
+    value = seed_of(request.node.nodeid)
     random.seed(value)
     np.random.seed(value)
     torch.manual_seed(value)
@@ -56,7 +55,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        report.sections.append(("Seed", f"random, numpy and torch were seeded with {seed_of(item)}"))
+        report.sections.append(("Seed", f"random, numpy and torch were seeded with {seed_of(item.nodeid)}"))
     return report
 
 

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker opens them all: a browser takes a while to start."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("browser"))
-
-
 def fail_or_skip(reason: str) -> NoReturn:
     """Skip the test; with FOLDFX_REQUIRE_BROWSER=1 it fails instead."""
     if os.environ.get("FOLDFX_REQUIRE_BROWSER") == "1":

@@ -20,9 +20,6 @@ SECONDS = 60
 EXPRESSION = [0.0, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 100.0]
 
 
-pytestmark = pytest.mark.xdist_group("audited")  # what they share takes long to make
-
-
 @pytest.fixture(scope="module")
 def case() -> tuple[Embedder, list[int]]:
     return planted(GENES, PLANTED, seed=0)

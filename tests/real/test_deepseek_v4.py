@@ -18,9 +18,6 @@ HASHED, LEARNED = ("model.layers.0.mlp.gate", "model.layers.1.mlp.gate"), "model
 SHAPE = (2, 8)
 
 
-pytestmark = pytest.mark.xdist_group("deepseek")  # what they share takes long to make
-
-
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     if not hasattr(transformers, "DeepseekV4ForCausalLM"):
