@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from .._torch import schema_arguments
+from .decision_kinds import CASTS, DIVISIONS, KINDS, rank_margin
 from .facts import Facts
 from .program import Program
 from .provenance import where
 
 aten = torch.ops.aten
 
-Margin = Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]
-"""Scores and the operation's arguments → the distance of each decision from another outcome."""
+Operands = Mapping[Node, torch.Tensor]
+"""Values of an operation's tensors, by node."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,35 @@ class Decision:
 
     Attributes:
         node: the operation.
-        kind: "top-k", "argmax", "sort", "comparison", "rounding", "cast", "buckets" or "draw".
-        score: the float operand.
-        arguments: the operation's arguments by schema name, for its margin.
+        score: the float operand, one that is no constant if there is one.
         token_only: the decision depends on token ids alone, so it can be enumerated.
         feeds: what it reaches: "output 0", "attribute load_balance_loss", "buffer count", "input ids".
     """
 
     node: Node
-    kind: str
     score: Node
-    arguments: Mapping[str, Any] = field(hash=False, compare=False)
     token_only: bool
     feeds: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The name of what is decided, see `decision_kinds.Kind`."""
+        return KINDS[self.node.target].name
 
     @property
     def foldable(self) -> bool:
         """A draw never is: it depends on the random generator."""
         return self.token_only and self.kind != "draw"
+
+    @property
+    def without_margin(self) -> str:
+        """Why it has no margin, or ""."""
+        return "" if KINDS[self.node.target].margin else f"foldfx defines no margin for {self.node.target}"
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        """The tensors a margin is computed from."""
+        return tuple(each for each in self.node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor))
 
     @property
     def outcomes(self) -> tuple[Node, ...]:
@@ -54,39 +65,52 @@ class Decision:
             return (self.node,)
         return tuple(user for user in self.node.users if user.target is operator.getitem and user.args[1] == 1)
 
-    def margin(self, score: torch.Tensor, operands: Mapping[Node, Any] = MappingProxyType({})) -> torch.Tensor:
+    @property
+    def laid_out_like(self) -> Node:
+        """The value whose shape `spread` margins have."""
+        kind = KINDS[self.node.target]
+        return self.score if kind.chooses or kind.per_score else self.node
+
+    def margin(self, operands: Operands) -> torch.Tensor:
         """How far each decision is from another outcome, in units of the score; 0 is a tie.
 
         For a choice among several that is the distance between the last chosen and the first not chosen (sorting: the
         least distance between neighbours); for a comparison or a rounding the distance to the threshold. Infinite
-        where no other outcome exists.
+        where no other outcome exists, or where a score is NaN.
 
         Args:
-            score: the operand's value, of any float dtype; margins are computed in float64.
-            operands: values of the other operands, by node.
+            operands: the values of `operands`; margins are computed in float64.
 
         Returns:
-            float64, the score's shape without the dimension chosen along.
+            float64, with the shape of the result, or for a choice that of the score without the dimension chosen along.
 
         Raises:
-            ValueError: a draw has no margin.
+            ValueError: foldfx defines no margin for this operation.
         """
-        margin = _KINDS[self.node.target][1]
+        margin = KINDS[self.node.target].margin
         if margin is None:
-            raise ValueError(f"{self.node.name} draws at random; its outcome has no margin")
-        others = {name: value for name, value in self.arguments.items() if value is not self.score}
-        known = {name: operands.get(value, value) if isinstance(value, Node) else value for name, value in others.items()}
-        return margin(score.double(), known)
+            raise ValueError(f"{self.node.name}: {self.without_margin}")
+        return margin(self._arguments(operands)).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
-    def rank_margin(self, score: torch.Tensor, operands: Mapping[Node, Any] = MappingProxyType({})) -> torch.Tensor:
-        """`margin`, but from another order of what a top-k chooses, too: the least distance of neighbours among k+1."""
+    def rank_margin(self, operands: Operands) -> torch.Tensor:
+        """`margin`, but from another order of what a top-k chooses, too: the least distance of neighbours among k + 1."""
         if self.kind != "top-k":
-            return self.margin(score, operands)
-        k, dim = int(self.arguments["k"]), int(self.arguments.get("dim", -1))
-        if score.dim() == 0 or min(k + 1, score.shape[dim]) < 2:
-            return self.margin(score, operands)
-        best = score.double().topk(min(k + 1, score.shape[dim]), dim, bool(self.arguments.get("largest", True))).values
-        return best.diff(dim=dim).abs().amin(dim)
+            return self.margin(operands)
+        return rank_margin(self._arguments(operands)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+    def spread(self, margin: torch.Tensor, operands: Operands) -> torch.Tensor:
+        """A margin as often as `laid_out_like` has elements: once for each of those chosen from."""
+        if not KINDS[self.node.target].chooses:
+            return margin
+        score, dim = operands[self.score], schema_arguments(self.node)["dim"]
+        return (margin.unsqueeze(dim) if score.dim() and dim is not None else margin).expand_as(score)
+
+    def _arguments(self, operands: Operands) -> dict[str, Any]:
+        known = {
+            name: operands[value] if isinstance(value, Node) and value in operands else value
+            for name, value in schema_arguments(self.node).items()
+        }
+        return {name: value.double() if _is_float_tensor(value) else value for name, value in known.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -107,31 +131,31 @@ def find_decisions(program: Program, facts: Facts) -> list[Decision]:
     feeds = reached_observables(program)
     found = []
     for node in program.graph.nodes:
-        if node.target in _KINDS and (score := _score(node)) is not None and _is_read(node):
-            kind, _ = _KINDS[node.target]
-            arguments = schema_arguments(node)
-            found.append(Decision(node, kind, score, arguments, facts[node].token_only, tuple(feeds[node])))
+        if node.target in KINDS and _decides(node) and (scores := _scores(node)):
+            score = next((each for each in scores if not facts[each].constant), scores[0])
+            found.append(Decision(node, score, facts[node].token_only, tuple(feeds[node])))
     return found
 
 
-def _score(node: Node) -> Node | None:
-    """The float operand, or None where a decision is by integers, or a cast makes no integers."""
-    operands = [each for each in node.all_input_nodes if _is_float(each)]
-    if not operands or (node.target in _CASTS and _is_float(node)):
-        return None
-    return operands[0]
+def _scores(node: Node) -> list[Node]:
+    """The float operands that can be the score."""
+    arguments = schema_arguments(node)
+    named = [arguments[name] for name in KINDS[node.target].scores if name in arguments]
+    return [each for each in named if isinstance(each, Node) and _is_float_tensor(each.meta.get("val"))]
 
 
-def _is_float(node: Node) -> bool:
+def _decides(node: Node) -> bool:
+    """Whether the result is discrete and, of an operation that yields values and indices, the indices are read."""
     value = node.meta.get("val")
+    if isinstance(value, tuple | list):
+        return any(user.target is operator.getitem and user.args[1] == 1 and user.users for user in node.users)
+    if node.target in DIVISIONS:
+        return schema_arguments(node)["rounding_mode"] is not None
+    return node.target not in CASTS or not _is_float_tensor(value)
+
+
+def _is_float_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _is_read(node: Node) -> bool:
-    """Of an operation that yields values and indices, whether anything reads the indices."""
-    if not isinstance(node.meta.get("val"), tuple | list):
-        return True
-    return any(user.target is operator.getitem and user.args[1] == 1 and user.users for user in node.users)
 
 
 def reached_observables(program: Program) -> dict[Node, list[str]]:
@@ -161,100 +185,3 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(each)
     else:
         yield value
-
-
-def _between(score: torch.Tensor, k: int, dim: int, largest: bool) -> torch.Tensor:
-    """The distance between the k-th best score and the next one."""
-    if score.dim() == 0 or k >= score.shape[dim]:
-        return torch.full(_without(score, dim), torch.inf, dtype=torch.float64)
-    best = score.topk(k + 1, dim, largest).values
-    return (best.select(dim, k - 1) - best.select(dim, k)).abs()
-
-
-def _without(score: torch.Tensor, dim: int) -> list[int]:
-    shape = list(score.shape)
-    if shape:
-        del shape[dim]
-    return shape
-
-
-def _top_k(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    return _between(score, int(arguments["k"]), int(arguments.get("dim", -1)), bool(arguments.get("largest", True)))
-
-
-def _extreme(largest: bool) -> Margin:
-    def margin(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-        dim = arguments.get("dim")
-        return _between(score.reshape(-1), 1, 0, largest) if dim is None else _between(score, 1, int(dim), largest)
-
-    return margin
-
-
-def _sorted(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    dim = int(arguments.get("dim", -1))
-    if score.dim() == 0 or score.shape[dim] < 2:
-        return torch.full(_without(score, dim), torch.inf, dtype=torch.float64)
-    return score.sort(dim).values.diff(dim=dim).amin(dim)
-
-
-def _compared(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    other = arguments.get("other", arguments.get("self", score))
-    return (score - (other.double() if isinstance(other, torch.Tensor) else other)).abs()
-
-
-def _to_integer(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    return (score - score.round()).abs()
-
-
-def _to_half(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    scale = 10.0 ** int(arguments.get("decimals", 0))
-    return ((score * scale - (score * scale).floor()) - 0.5).abs() / scale
-
-
-def _truncated(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    """Towards zero: the integers next to zero, but not zero itself, are thresholds."""
-    nearest = score.round()
-    return torch.where(nearest == 0, 1 - score.abs(), (score - nearest).abs())
-
-
-def _cast(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    return score.abs() if arguments.get("dtype") is torch.bool else _truncated(score, arguments)
-
-
-def _to_zero(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    return score.abs()
-
-
-def _buckets(score: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    edges = arguments["boundaries"] if "boundaries" in arguments else arguments["sorted_sequence"]
-    if not edges.shape[-1]:
-        return torch.full(score.shape, torch.inf, dtype=torch.float64)
-    apart = edges.double() if edges.dim() == 1 else edges.double().unsqueeze(-2)
-    distance: torch.Tensor = (score.unsqueeze(-1) - apart).abs()
-    return distance.amin(-1)
-
-
-def _table(kind: str, margin: Margin | None, targets: Iterable[Any]) -> dict[Any, tuple[str, Margin | None]]:
-    return dict.fromkeys(targets, (kind, margin))
-
-
-_CASTS = (aten._to_copy.default, aten.to.dtype)
-
-_NAMES = ("gt", "ge", "lt", "le", "eq", "ne")
-
-_COMPARISONS = [getattr(getattr(aten, name), form) for name in _NAMES for form in ("Tensor", "Scalar")]
-
-_KINDS: dict[Any, tuple[str, Margin | None]] = {
-    **_table("top-k", _top_k, [aten.topk.default]),
-    **_table("argmax", _extreme(True), [aten.argmax.default, aten.max.dim]),
-    **_table("argmax", _extreme(False), [aten.argmin.default, aten.min.dim]),
-    **_table("sort", _sorted, [aten.sort.default, aten.sort.stable, aten.argsort.default]),
-    **_table("comparison", _compared, _COMPARISONS),
-    **_table("rounding", _to_integer, [aten.floor.default, aten.ceil.default]),
-    **_table("rounding", _to_half, [aten.round.default, aten.round.decimals]),
-    **_table("rounding", _truncated, [aten.trunc.default]),
-    **_table("rounding", _to_zero, [aten.sign.default, aten.sgn.default]),
-    **_table("cast", _cast, _CASTS),
-    **_table("buckets", _buckets, [aten.bucketize.Tensor, aten.searchsorted.Tensor]),
-    **_table("draw", None, [aten.multinomial.default, aten.bernoulli.default]),
-}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any
 
-from ..analysis.decisions import find_decisions
+from ..analysis.decisions import Decision, find_decisions
 from ..analysis.example import Example
 from ..analysis.facts import Facts
 from ..analysis.program import Program
-from .tables.region import RegionError
+from .tables.region import RegionError, ancestors
 from .tables.tabulate import Progress
 from .verification.flip_error import flip_error
 from .verification.fragility import Fragility, fragility, region_of
@@ -102,7 +102,7 @@ def probe_decisions(program: Program, facts: Facts, examples: Sequence[Example],
     """
     decisions = [each for each in find_decisions(program, facts) if each.kind != "draw"]
     token_only = [each for each in decisions if each.token_only]
-    contextual = [each for each in decisions if not each.token_only]
+    contextual = [each for each in decisions if not each.token_only and _reads_tokens(program, each)]
     fragilities = [_with_errors(program, facts, fragility(program, facts, each, progress), examples) for each in token_only]
     shares: dict[str, float] = {}
     for place, each in enumerate(fragilities):
@@ -111,16 +111,20 @@ def probe_decisions(program: Program, facts: Facts, examples: Sequence[Example],
                 shares[each.decision.node.name] = share_in_float32(program, each.decision)
             except RegionError as error:
                 fragilities[place] = replace(each, note=f"what float32 would choose is not known: {error}")
-    near: list[NearTies] = []
+    near = [NearTies(each, note=each.without_margin) for each in contextual if each.without_margin]
     near_examples: list[Example] = []
-    if contextual and contexts:
-        search = NearTieSearch(program, contextual, examples[0], contexts, progress=progress)
-        near = search.results()
+    if contexts and (searched := [each for each in contextual if not each.without_margin]):
+        search = NearTieSearch(program, searched, examples[0], contexts, progress=progress)
+        near += search.results()
         ranked = zip_longest(*(found.nearest[:COMPARED] for found in near))
         tried = dict.fromkeys(context.tokens for rank in ranked for context in rank if context is not None)
         calls = [search.example(each) for each in islice(tried, COMPARED_IN_ALL)]
         near_examples = [call for call in calls if observe_program(program, call).error is None]
     return Probes(tuple(fragilities), tuple(near), shares, tuple(near_examples), contexts)
+
+
+def _reads_tokens(program: Program, decision: Decision) -> bool:
+    return any(node.name in program.tokens for node in ancestors(decision.operands))
 
 
 def _with_errors(program: Program, facts: Facts, found: Fragility, examples: Sequence[Example]) -> Fragility:

@@ -127,3 +127,12 @@ def bucketize(call: Call) -> Layouts:
         raise NotRowLocal(f"{call.name} among boundaries of their own for each row, or out of order")
     call.require_row_local(boundaries, [0], call.name)
     return call.operand("self").rows
+
+
+@TABLE.rule(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar)
+def isin(call: Call) -> Layouts:
+    """Whether each element is among constants, the same for all."""
+    if "test_elements" in call.arguments:
+        constants = call.operand("test_elements")
+        call.require_row_local(constants, range(constants.rank), f"{call.name} reads what it looks among")
+    return call.operand("elements").rows

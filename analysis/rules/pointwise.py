@@ -15,7 +15,7 @@ from .table import Call, Layouts, NotRowLocal, Overload, RuleTable
 aten = torch.ops.aten
 TABLE = RuleTable("pointwise")
 
-# Elementwise in meaning, though ATen does not tag them so.
+# Elementwise in meaning, though ATen does not tag them so; most are other names of operations that it does.
 _UNTAGGED = (
     aten._to_copy.default,
     aten.to.dtype,
@@ -31,13 +31,30 @@ _UNTAGGED = (
     aten.floor_divide.default,
     aten.floor_divide.Scalar,
     aten.isclose.default,
-    aten.multiply.Tensor,
-    aten.subtract.Tensor,
-    aten.divide.Tensor,
-    aten.negative.default,
-    aten.absolute.default,
     aten.copy.default,
     aten.fill.Tensor,
+    aten.rsub.Tensor,
+    *(
+        getattr(getattr(aten, name), form)
+        for name in (
+            "multiply",
+            "subtract",
+            "divide",
+            "true_divide",
+            "less",
+            "less_equal",
+            "greater",
+            "greater_equal",
+            "not_equal",
+        )
+        for form in ("Tensor", "Scalar")
+    ),
+    aten.divide.Tensor_mode,
+    aten.divide.Scalar_mode,
+    *(
+        getattr(aten, name).default
+        for name in ("negative", "absolute", "fix", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh")
+    ),
 )
 
 

@@ -20,6 +20,7 @@ from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, figures_of
 from .layouts import Layout, layouts_of
+from .row_margins import RowMargins
 from .rows_that_differ import counterexample_of_rows
 from .sample import sampled
 
@@ -116,13 +117,11 @@ class _DecisionCheck:
         """For each row how near its nearest decision is to another outcome, 1 / margin, by one bulk evaluation."""
         region = self._tables.region
         fragility = torch.zeros(region.domain, dtype=torch.float64)
-        plain = [each for each in self._decisions if region.contains(each.score) and region.is_trailing(each.score)]
-        run = RegionRunner(region, [each.score for each in plain])
-        for call in built_calls(region, run.wanted) if plain else ():
-            for decision, score in zip(plain, run(call.ids), strict=True):
-                if not any(isinstance(value, Node) and value is not decision.score for value in decision.arguments.values()):
-                    margin = call.answers(decision.margin(score).reshape(call.count, -1)).amin(1)
-                    fragility[call.rows] = torch.maximum(fragility[call.rows], 1 / margin.clamp_min(1e-300))
+        plain = [each for each in self._decisions if not each.without_margin and region.contains(each.laid_out_like)]
+        margins = RowMargins(region, plain)
+        for call in built_calls(region, [each.laid_out_like for each in plain]) if plain else ():
+            for found in margins(call).values():
+                fragility[call.rows] = torch.maximum(fragility[call.rows], 1 / found.margin.clamp_min(1e-300))
         return fragility
 
     def _both(self, call: Call, layout: Layout) -> dict[Node, tuple[torch.Tensor, torch.Tensor]]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import GraphModule, Node
-from torch.fx.graph import CodeGen
 
-from ..._torch import copy_graph, flatten_inputs, tree_flatten
+from ..._torch import flatten_inputs, tree_flatten
 from ...analysis.example import Example
-from ...analysis.program import GUARDS, Program, graph_module
+from ...analysis.program import Program
 from .compare import Comparison
 from .difference import Difference
 from .figures import Limits
+from .subgraphs import flat_graph, part
 
 STANDS_FOR = "foldfx_stands_for"
 """`node.meta` key of a node that took the place of others: their names, in the program before."""
@@ -69,7 +69,7 @@ class Counterexample:
             raise ValueError(f"{self}: there are no two values to compare")
         if not self.inputs:
             flat = flatten_inputs(captured.module, self.example.args, dict(self.example.kwargs))
-            return _flat(captured), _flat(self.candidate), flat
+            return flat_graph(captured), flat_graph(self.candidate), flat
         original = next((node for node in captured.graph.nodes if node.name == self.node), None)
         standing = standing_for(self.candidate, self.node)
         standing = standing or [node for node in self.candidate.graph.nodes if node.name == self.node]
@@ -93,28 +93,6 @@ def _returned(program: Program, leaf: int) -> str:
     return str(leaves[leaf]) if leaf < len(leaves) else ""
 
 
-def _flat(program: Program) -> GraphModule:
-    """The program's graph with its inputs one after the other, without the input check."""
-    graph = copy_graph(program.graph)
-    graph.set_codegen(CodeGen())
-    for node in list(graph.nodes):
-        if node.op == "call_module" and node.target == GUARDS:
-            graph.erase_node(node)
-    return graph_module(program.module, graph)
-
-
 def standing_for(program: Program, name: str) -> list[Node]:
     """The nodes of a rewritten program that took the place of a value of the captured one."""
     return [node for node in program.graph.nodes if name in node.meta.get(STANDS_FOR, ())]
-
-
-def part(program: Program, value: Node, inputs: tuple[str, ...]) -> GraphModule:
-    """What computes `value`, as a graph of the inputs named."""
-    graph = copy_graph(program.graph)
-    graph.set_codegen(CodeGen())
-    nodes = {node.name: node for node in graph.nodes}
-    graph.output_node().args = (nodes[value.name],)
-    for node in reversed(list(graph.nodes)):
-        if node.op != "output" and not node.users and node.name not in inputs:
-            graph.erase_node(node)
-    return graph_module(program.module, graph)

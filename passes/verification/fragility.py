@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,11 +11,11 @@ from torch.fx import Node
 from ...analysis.decisions import Decision
 from ...analysis.facts import Facts
 from ...analysis.program import Program
-from ...analysis.provenance import where
 from ..tables.region import Region, RegionError
 from ..tables.runner import RegionRunner
 from ..tables.tabulate import Call, Progress, built_calls, calls_of, tokens_of
 from .margins import Margins
+from .row_margins import RowMargins
 
 COUNTS = (*range(1, 65), 65, 66, 67, 129, 257, 1031)
 """Rows in the calls that scores are compared in, and fragile tokens are run in."""
@@ -60,7 +60,8 @@ class Fragility:
         decision: the decision.
         margins: of every token, in the calls tables are built with.
         by_token: the same one by one, [rows of the domain], float64.
-        deviation: the largest difference of a score between these calls and calls of other row counts, of a sample.
+        deviation: the largest difference of a score, or half that of a margin, between these calls and calls of other row
+            counts, of a sample.
         fragile: how many tokens are within `floor` of another choice, or of another order of what a top-k chooses.
         tokens: those of them nearest to one, with that distance.
         flips: those of `tokens` for which the decision falls otherwise at some row count.
@@ -84,6 +85,8 @@ class Fragility:
 
 def fragility(program: Program, facts: Facts, decision: Decision, progress: Progress) -> Fragility:
     """Enumerate a token-only decision, and run it for fragile tokens in calls of every number of rows in `COUNTS`."""
+    if decision.without_margin:
+        return Fragility(decision, note=decision.without_margin)
     try:
         return _Enumeration(region_of(program, facts, decision), decision, progress).result()
     except RegionError as error:
@@ -92,7 +95,7 @@ def fragility(program: Program, facts: Facts, decision: Decision, progress: Prog
 
 def region_of(program: Program, facts: Facts, decision: Decision) -> Region:
     """The region of the token inputs that a decision depends on."""
-    inputs = tuple(node for node in program.input_nodes() if node.name in facts[decision.score].tokens)
+    inputs = tuple(node for node in program.input_nodes() if node.name in facts[decision.node].tokens)
     return Region(program, facts, inputs)
 
 
@@ -100,12 +103,9 @@ class _Enumeration:
     """One decision over its domain."""
 
     def __init__(self, region: Region, decision: Decision, progress: Progress) -> None:
-        if not region.is_trailing(decision.score):
-            raise RegionError(f"{decision.score.name} ({where(decision.score)}) is not laid out like the ids")
         self._region = region
         self._decision = decision
-        self._operands = [each for each in decision.arguments.values() if isinstance(each, Node) and each is not decision.score]
-        self._scores = RegionRunner(region, [decision.score, *self._operands])
+        self._margins = RowMargins(region, [decision])
         self._outcomes = RegionRunner(region, decision.outcomes)
         self._progress = progress
 
@@ -113,15 +113,14 @@ class _Enumeration:
         domain = self._region.domain
         sample = torch.randperm(domain, generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
         margins, near = torch.empty(domain, dtype=torch.float64), torch.empty(domain, dtype=torch.float64)
-        scores: list[torch.Tensor] = []
-        for call in built_calls(self._region, [self._decision.score]):
-            found = self._scores(call.ids)
-            margins[call.rows] = self._margins(self._decision.margin, found, call)
-            near[call.rows] = self._margins(self._decision.rank_margin, found, call)
+        sampled: list[torch.Tensor] = []
+        for call in built_calls(self._region, [self._decision.laid_out_like]):
+            found = self._margins(call)[self._decision]
+            margins[call.rows], near[call.rows] = found.margin, found.rank_margin
             inside = sample[(sample >= call.rows[0]) & (sample <= call.rows[-1])] - call.rows[0]
-            scores.append(call.answers(self._scores.as_rows(self._decision.score, found[0], call.ids))[inside])
+            sampled.append(found.deviating[inside])
             self._progress("enumerating decisions", int(call.rows[-1]) + 1, domain)
-        deviation = self._deviation(sample, torch.cat(scores))
+        deviation = self._deviation(sample, torch.cat(sampled))
         low = (near <= 2 * deviation).nonzero().reshape(-1)
         low = low[near[low].argsort(stable=True)]
         listed = low[:LISTED]
@@ -129,20 +128,16 @@ class _Enumeration:
         flips = self._flips(listed, near)
         return Fragility(self._decision, Margins.of(margins), deviation, low.numel(), tokens, tuple(flips), "", margins)
 
-    def _margins(self, of: Callable[..., torch.Tensor], found: Sequence[torch.Tensor], call: Call) -> torch.Tensor:
-        margin = of(found[0], dict(zip(self._operands, found[1:], strict=True)))
-        return call.answers(margin.reshape(call.count, -1)).amin(1)
-
     def _deviation(self, sample: torch.Tensor, bulk: torch.Tensor) -> float:
         """The largest finite difference, over calls of every number of rows."""
         worst = 0.0
         for count in COUNTS:
             seen = 0
             for call in calls_of(self._region, sample[: CALLS * count], count):
-                score = call.answers(self._scores.as_rows(self._decision.score, self._scores(call.ids)[0], call.ids))
-                apart = (score.double() - bulk[seen : seen + score.shape[0]].double()).abs()
+                found = self._margins(call)[self._decision].deviating
+                apart = (found - bulk[seen : seen + found.shape[0]]).abs()
                 worst = max(worst, float(apart.nan_to_num(nan=0.0, posinf=0.0).max()))
-                seen += score.shape[0]
+                seen += found.shape[0]
         return worst
 
     def _ids(self, rows: torch.Tensor) -> list[int]:
@@ -186,7 +181,7 @@ def in_bulk(region: Region, decision: Decision, nodes: Sequence[Node], rows: tor
     """Values of a region for some rows of the domain, [rows, width] each, in the calls tables are built with."""
     run = RegionRunner(region, nodes)
     parts: list[dict[int, torch.Tensor]] = [{} for _ in nodes]
-    for call in built_calls(region, [decision.score]):
+    for call in built_calls(region, [decision.laid_out_like]):
         inside = rows[(rows >= call.rows[0]) & (rows <= call.rows[-1])]
         if inside.numel():
             for part, found in zip(parts, run.rows(call.ids), strict=True):

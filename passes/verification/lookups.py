@@ -11,7 +11,8 @@ from ...analysis.program import Program
 from ..tables.region import Region
 from ..tables.runner import RegionRunner
 from ..tables.tabulate import Call
-from .counterexample import part, standing_for
+from .counterexample import standing_for
+from .subgraphs import part
 
 
 class Lookups:
@@ -32,7 +33,7 @@ class Lookups:
         self._parts: dict[Node, GraphModule] = {}
         for value in values:
             if standing := standing_for(candidate, value.name):
-                module = part(candidate, standing[-1], tuple(self._inputs))
+                module = part(candidate, standing[-1], self._inputs)
                 if [node.name for node in module.graph.find_nodes(op="placeholder")] == self._inputs:
                     self._parts[value] = module
 

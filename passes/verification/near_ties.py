@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 import sympy
 import torch
-from torch.fx import Interpreter, Node
+from torch.fx import Interpreter
 
-from ..._torch import copy_graph, flatten_inputs, size_expression, static_size, tree_flatten
+from ..._torch import flatten_inputs, size_expression, static_size, tree_flatten
 from ...analysis.decisions import Decision
 from ...analysis.example import Example
-from ...analysis.program import Program, graph_module
+from ...analysis.program import Program
 from ..tables.tabulate import Progress
 from .margins import Margins
+from .subgraphs import part
 from .variants import resized, with_tokens
 
 BATCH = 64
@@ -26,6 +27,9 @@ KEPT = 256
 
 CLIMBED = 8
 """Contexts among them that are improved in turn."""
+
+TRIED = 4
+"""Contexts that are evaluated together and alone, to see whether calls can be shared."""
 
 LARGEST_SPACE = 1 << 22
 """Contexts that are drawn without repeating one, at most."""
@@ -80,6 +84,10 @@ class NearTieSearch:
         budget: contexts to evaluate.
         seed: of everything drawn.
         progress: called after each call.
+
+    Attributes:
+        space: how many contexts there are in all.
+        shares_calls: contexts are evaluated in calls of several.
     """
 
     def __init__(
@@ -97,8 +105,8 @@ class NearTieSearch:
         self._progress = progress
         self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)
-        self._wanted = list(dict.fromkeys(node for each in decisions for node in _operands(each)))
-        self._run = Interpreter(_part(program, self._wanted))
+        self._wanted = tuple(dict.fromkeys(node for each in decisions for node in each.operands))
+        self._run = Interpreter(part(program, self._wanted, [node.name for node in program.input_nodes()]))
         self._symbol = _batch_symbol(program)
         self._fewest = 0 if self._symbol is None else program.least_size(self._symbol)
         self._example = example if self._symbol is None else resized(program, example, self._symbol, 1)
@@ -110,6 +118,7 @@ class NearTieSearch:
         self._best: dict[Decision, dict[tuple[int, ...], float]] = {each: {} for each in decisions}
         self._seen = {each: Margins() for each in decisions}
         self._spent = 0
+        self.shares_calls = self._symbol is not None
 
     def results(self) -> list[NearTies]:
         """Spend the budget."""
@@ -172,28 +181,51 @@ class NearTieSearch:
 
     def _evaluate(self, contexts: torch.Tensor) -> None:
         """Note the margins of every decision; in one call where contexts can share one."""
-        parts = [contexts] if self._symbol is not None else contexts.split(1)  # type: ignore[no-untyped-call]
-        for part in parts:
-            for decision, margins in self._margins(part).items():
+        if self.shares_calls and not self._spent:
+            self.shares_calls = self._keep_apart_in_one_call(contexts[:TRIED])
+        for shared in [contexts] if self.shares_calls else contexts.split(1):  # type: ignore[no-untyped-call]
+            for decision, margins in self._margins(shared).items():
                 self._seen[decision] += Margins.of(margins)
                 best = self._best[decision]
-                for tokens, margin in zip(part.tolist(), margins.amin(1).tolist(), strict=True):
+                for tokens, margin in zip(shared.tolist(), margins.amin(1).tolist(), strict=True):
                     best[tuple(tokens)] = margin
                 if len(best) > 2 * KEPT:
                     self._best[decision] = dict(sorted(best.items(), key=lambda item: item[1])[:KEPT])
-            self._spent += part.shape[0]
+            self._spent += shared.shape[0]
         if self._progress is not None:
             self._progress("searching near ties", self._spent, self._budget)
 
+    def _keep_apart_in_one_call(self, contexts: torch.Tensor) -> bool:
+        """Whether margins of a call of several contexts are those of each alone, one after the other.
+
+        They are not where values lie otherwise than batch first, or where the rows of a batch meet.
+        """
+        rows = max(contexts.shape[0], self._fewest)
+        alone = [self._all_margins(one) for one in contexts.split(1)]  # type: ignore[no-untyped-call]
+        for decision, margins in self._all_margins(contexts).items():
+            if margins.numel() % rows:
+                return False
+            found = margins.reshape(rows, -1).amin(1)[: contexts.shape[0]]
+            expected = torch.stack([each[decision].amin() for each in alone])
+            scale = margins[margins.isfinite()].sum() / max(int(margins.isfinite().sum()), 1)
+            if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(scale)):
+                return False
+        return True
+
     def _margins(self, contexts: torch.Tensor) -> dict[Decision, torch.Tensor]:
         """Of each decision, [contexts, decisions in each]."""
+        count, rows = contexts.shape[0], max(contexts.shape[0], self._fewest)
+        found = self._all_margins(contexts)
+        return {each: margin.reshape(rows if self.shares_calls else 1, -1)[:count] for each, margin in found.items()}
+
+    def _all_margins(self, contexts: torch.Tensor) -> dict[Decision, torch.Tensor]:
+        """Of each decision that the program makes in the call, as it lies there."""
         call = self._call(contexts)
         flat = flatten_inputs(self._program.module, call.args, dict(call.kwargs))
         with torch.no_grad():
             values = dict(zip(self._wanted, self._run.run(*flat), strict=True))
-        count, rows = contexts.shape[0], max(contexts.shape[0], self._fewest)
-        margins = {each: each.margin(values[each.score], values).reshape(rows, -1)[:count] for each in self._decisions}
-        return {each: margin.nan_to_num(nan=math.inf, posinf=math.inf) for each, margin in margins.items() if margin.numel()}
+        margins = {each: each.margin(values) for each in self._decisions}
+        return {each: margin for each, margin in margins.items() if margin.numel()}
 
     def _call(self, contexts: torch.Tensor) -> Example:
         example = self._example
@@ -217,23 +249,6 @@ class NearTieSearch:
         nearest = self._nearest(decision, CLIMBED)
         alone = [self._margins(torch.tensor([each.tokens]))[decision].min() for each in nearest if each.margin < math.inf]
         return max((abs(float(a) - each.margin) for a, each in zip(alone, nearest, strict=False)), default=0.0)
-
-
-def _operands(decision: Decision) -> list[Node]:
-    """The score, and other values a margin needs."""
-    return [decision.score, *(each for each in decision.arguments.values() if isinstance(each, Node))]
-
-
-def _part(program: Program, wanted: Sequence[Node]) -> torch.fx.GraphModule:
-    """What computes `wanted`, as a graph of all inputs one after the other."""
-    graph = copy_graph(program.graph)
-    graph.set_codegen(torch.fx.graph.CodeGen())
-    nodes = {node.name: node for node in graph.nodes}
-    graph.output_node().args = (tuple(nodes[node.name] for node in wanted),)
-    for node in reversed(list(graph.nodes)):
-        if node.op not in ("output", "placeholder") and not node.users:
-            graph.erase_node(node)
-    return graph_module(program.module, graph)
 
 
 def _leaves(example: Example) -> list[torch.Tensor]:

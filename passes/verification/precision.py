@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def share_in_float32(program: Program, decision: Decision) -> float:
     run = RegionRunner(region, decision.outcomes)
     other = RegionRunner(twin, [wide_facts.node(node.name) for node in decision.outcomes])
     changed = 0
-    for call in built_calls(region, [decision.score]):
+    for call in built_calls(region, [decision.laid_out_like]):
         pairs = zip(run.rows(call.ids), other.rows(call.ids), strict=True)
         differs = [(call.answers(one).sort(1).values != call.answers(two).sort(1).values).any(1) for one, two in pairs]
         changed += int(torch.stack(differs).any(0).sum())
@@ -46,9 +47,7 @@ def share_in_float32(program: Program, decision: Decision) -> float:
 
 def _same(decision: Decision, program: Program) -> Decision:
     nodes = {node.name: node for node in program.graph.nodes}
-    return Decision(
-        nodes[decision.node.name], decision.kind, nodes[decision.score.name], {}, decision.token_only, decision.feeds
-    )
+    return replace(decision, node=nodes[decision.node.name], score=nodes[decision.score.name])
 
 
 def widened(program: Program) -> Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import foldfx
+from foldfx._torch import schema_arguments
 from foldfx.analysis import analyze_program
 from foldfx.analysis.decisions import Decision, find_decisions
 
@@ -53,6 +55,35 @@ DECIDED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "sign": (lambda x: x.sign(), "rounding"),
     "cast": (lambda x: x.long(), "cast"),
     "buckets": (lambda x: torch.bucketize(x, torch.tensor([-0.5, 0.5])), "buckets"),
+    "search among stored edges": (lambda x: torch.searchsorted(torch.tensor([-0.5, 0.5]), x), "buckets"),
+    "among constants": (lambda x: torch.isin(x, torch.tensor([0.0, 1.0])), "comparison"),
+    "k-th value": (lambda x: x.kthvalue(2).indices, "order"),
+    "median": (lambda x: x.median(-1).indices, "order"),
+    "median without NaN": (lambda x: x.nanmedian(-1).indices, "order"),
+    "mode": (lambda x: x.mode(-1).indices, "order"),
+    "running maximum": (lambda x: x.cummax(-1).indices, "argmax"),
+    "running minimum": (lambda x: x.cummin(-1).indices, "argmax"),
+    "stable sort": (lambda x: x.sort(dim=-1, stable=True).indices, "sort"),
+    "stable argsort": (lambda x: x.argsort(dim=-1, stable=True), "sort"),
+    "comparison by another name": (lambda x: x.less_equal(0.5), "comparison"),
+    "threshold first": (lambda x: torch.full((6,), 0.5) > x, "comparison"),
+    "nearly equal": (lambda x: x.isclose(x[..., :1]), "comparison"),
+    "threshold": (lambda x: nn.functional.threshold(x, 0.5, 2.0), "comparison"),
+    "not": (lambda x: x.logical_not(), "comparison"),
+    "and": (lambda x: x.logical_and(x[..., :1]), "comparison"),
+    "any": (lambda x: x.any(-1), "comparison"),
+    "all": (lambda x: x.all(-1), "comparison"),
+    "how many are not zero": (lambda x: x.count_nonzero(-1), "comparison"),
+    "step": (lambda x: x.heaviside(torch.tensor(0.5)), "rounding"),
+    "sign bit": (lambda x: x.signbit(), "rounding"),
+    "sign of another": (lambda x: torch.ones(6).copysign(x), "rounding"),
+    "fix": (lambda x: x.fix(), "rounding"),
+    "fraction": (lambda x: x.frac(), "rounding"),
+    "floor division": (lambda x: x // 0.1, "rounding"),
+    "rounded division": (lambda x: x.div(0.1, rounding_mode="trunc"), "rounding"),
+    "remainder": (lambda x: x % 0.1, "rounding"),
+    "remainder towards zero": (lambda x: x.fmod(0.1), "rounding"),
+    "cast by example": (lambda x: x.type_as(torch.zeros(1, dtype=torch.int64)), "cast"),
 }
 
 
@@ -63,8 +94,24 @@ def test_a_decision_is_found_and_told_apart(name: str, mixed: bool) -> None:
     (found,) = decisions(decide, mixed)
     assert (found.kind, found.token_only, found.foldable) == (kind, not mixed, not mixed)
     assert found.score.meta["val"].is_floating_point()
+    assert found.score.op == "call_function"
     assert found.feeds
     assert found.to_dict()["token_only"] is not mixed
+
+
+@pytest.mark.parametrize(
+    ("decide", "kind"),
+    [
+        (lambda x: x.histc(4, -1.0, 1.0), "buckets"),
+        (lambda x: nn.functional.max_pool1d(x, 2, return_indices=True)[1], "argmax"),
+        (lambda x: x.view(torch.int32), "bits"),
+    ],
+    ids=["histogram", "pooling with indices", "bits"],
+)
+def test_a_decision_that_no_rule_proves_is_found_too(decide: Callable[[Tensor], Any], kind: str) -> None:
+    (found,) = decisions(decide)
+    assert (found.kind, found.token_only) == (kind, False)
+    assert "defines no margin" in found.without_margin
 
 
 @pytest.mark.parametrize(
@@ -76,8 +123,25 @@ def test_a_decision_is_found_and_told_apart(name: str, mixed: bool) -> None:
         lambda x: x.double(),
         lambda x: x.clamp(0, 1),
         lambda x: x.softmax(-1),
+        lambda x: x.kthvalue(2).values,
+        lambda x: x.cummax(-1).values,
+        lambda x: nn.functional.max_pool1d(x, 2),
+        lambda x: x.div(0.1, rounding_mode=None),
+        lambda x: x.type_as(torch.zeros(1, dtype=torch.float64)),
     ],
-    ids=["relu", "values of max", "values of sort", "cast to a wider float", "clamp", "softmax"],
+    ids=[
+        "relu",
+        "values of max",
+        "values of sort",
+        "cast to a wider float",
+        "clamp",
+        "softmax",
+        "k-th value itself",
+        "running maximum itself",
+        "pooling",
+        "division",
+        "type of a wider float",
+    ],
 )
 def test_what_stays_continuous_is_no_decision(decide: Callable[[Tensor], Any]) -> None:
     assert decisions(decide) == []
@@ -99,8 +163,8 @@ def test_comparisons_of_ids_are_exact_and_no_decision() -> None:
 def test_a_draw_is_never_foldable_and_has_no_margin() -> None:
     (found,) = decisions(lambda x: torch.multinomial(x.softmax(-1)[0], 1))
     assert (found.kind, found.foldable) == ("draw", False)
-    with pytest.raises(ValueError, match="draws at random"):
-        found.margin(torch.rand(3, 6))
+    with pytest.raises(ValueError, match="foldfx defines no margin for"):
+        found.margin({found.score: torch.rand(3, 6)})
 
 
 def test_it_says_what_a_decision_feeds() -> None:
@@ -137,7 +201,7 @@ MARGINS: list[tuple[Callable[[Tensor], Any], list[float], float]] = [
 @pytest.mark.parametrize(("decide", "scores", "margin"), MARGINS)
 def test_the_margin_of_a_choice(decide: Callable[[Tensor], Any], scores: list[float], margin: float) -> None:
     (found,) = decisions(decide)
-    assert found.margin(torch.tensor([scores])).tolist() == [margin]
+    assert found.margin({found.score: torch.tensor([scores])}).tolist() == [margin]
 
 
 THRESHOLDS: list[tuple[Callable[[Tensor], Any], list[float], list[float]]] = [
@@ -154,34 +218,77 @@ THRESHOLDS: list[tuple[Callable[[Tensor], Any], list[float], list[float]]] = [
 @pytest.mark.parametrize(("decide", "scores", "margins"), THRESHOLDS)
 def test_the_margin_of_a_threshold(decide: Callable[[Tensor], Any], scores: list[float], margins: list[float]) -> None:
     (found,) = decisions(decide)
-    assert found.margin(torch.tensor(scores)).tolist() == margins
+    assert found.margin({found.score: torch.tensor(scores)}).tolist() == margins
 
 
 def test_the_margin_against_another_value() -> None:
     (found,) = decisions(lambda x: x[..., :3] <= x[..., 3:])
     (other,) = [node for node in found.node.all_input_nodes if node is not found.score]
-    margin = found.margin(torch.tensor([1.0, 2.0]), {other: torch.tensor([1.5, 2.0])})
+    margin = found.margin({found.score: torch.tensor([1.0, 2.0]), other: torch.tensor([1.5, 2.0])})
     assert margin.tolist() == [0.5, 0.0]
 
 
 def test_the_margin_of_buckets() -> None:
     (found,) = decisions(lambda x: torch.bucketize(x, torch.tensor([-0.5, 0.5])))
     (edges,) = [node for node in found.node.all_input_nodes if node is not found.score]
-    margin = found.margin(torch.tensor([0.0, 0.75, -0.5]), {edges: torch.tensor([-0.5, 0.5])})
+    margin = found.margin({found.score: torch.tensor([0.0, 0.75, -0.5]), edges: torch.tensor([-0.5, 0.5])})
     assert margin.tolist() == [0.5, 0.25, 0.0]
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_a_top_k_set_changes_only_if_scores_move_by_half_the_margin(k: int) -> None:
-    """The margin is what it claims to be: noise below half of it never changes the set, the right noise at it does."""
-    (found,) = decisions(lambda x: x.topk(k).indices)
+def outcome(found: Decision, score: Tensor) -> Tensor:
+    """What the operation itself decides for float64 scores: indices as they come, of a top-k as a set."""
+    arguments = schema_arguments(found.node)
+    for node in found.operands:
+        name = next(name for name, value in arguments.items() if value is node)
+        arguments[name] = score if node is found.score else node.meta["constant"].double()
+    result = found.node.target(**{name: value for name, value in arguments.items() if value is not None})
+    indices = result[1] if isinstance(result, tuple) else result
+    return indices.sort(-1).values if found.kind == "top-k" else indices
+
+
+CHOICES = ("topk", "argmax", "argmin", "max with indices", "sort", "argsort", "k-th value", "median", "running maximum")
+THRESHOLDED = (
+    *("comparison into where", "mask", "floor", "round", "trunc", "sign", "cast", "comparison by another name", "sign bit"),
+    *("fix", "floor division", "rounded division"),
+)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_stays_while_scores_move_by_less_than_half_its_margin(name: str) -> None:
+    (found,) = decisions(DECIDED[name][0])
     scores = torch.randn(200, 6, dtype=torch.float64)
-    margin = found.margin(scores)
+    margin = found.margin({found.score: scores})
+    assert margin.shape == (200,)
     noise = (torch.rand(200, 6, dtype=torch.float64) - 0.5) * 0.999 * margin[:, None]
-    chosen = scores.topk(k).indices.sort(-1).values
-    assert torch.equal((scores + noise).topk(k).indices.sort(-1).values, chosen)
-    order = scores.argsort(-1, descending=True)
-    moved = scores.clone()
-    moved.scatter_add_(-1, order[:, k - 1 : k], -0.501 * margin[:, None])
-    moved.scatter_add_(-1, order[:, k : k + 1], 0.501 * margin[:, None])
-    assert (moved.topk(k).indices.sort(-1).values != chosen).any(-1).all()
+    assert torch.equal(outcome(found, scores + noise), outcome(found, scores))
+    ways = [scores + sign * 0.5001 * margin[:, None] for sign in torch.tensor(list(product((-1, 1), repeat=6)))]
+    changed = torch.stack([(outcome(found, way) != outcome(found, scores)).reshape(200, -1).any(1) for way in ways])
+    assert changed.any(0).all()
+
+
+@pytest.mark.parametrize("name", THRESHOLDED)
+def test_a_threshold_is_crossed_at_the_margin_and_not_before(name: str) -> None:
+    (found,) = decisions(DECIDED[name][0])
+    scores = 3 * torch.randn(200, 6, dtype=torch.float64)
+    margin = found.margin({found.score: scores})
+    assert margin.shape == scores.shape
+    decided = outcome(found, scores)
+    before, after = ([outcome(found, scores + sign * far * margin) != decided for sign in (-1, 1)] for far in (0.999, 1.001))
+    assert not torch.stack(before).any()
+    assert torch.stack(after).any(0).all()
+
+
+def test_two_equal_infinities_are_a_tie_and_nan_has_no_margin() -> None:
+    (found,) = decisions(lambda x: x.topk(2).indices)
+    scores = torch.tensor([[1.0, -INF, -INF, -INF, -INF, -INF], [1.0, 2.0, -INF, -INF, -INF, -INF], [math.nan] * 6])
+    assert found.margin({found.score: scores}).tolist() == [0.0, INF, INF]
+
+
+def test_a_margin_is_spread_over_what_is_chosen_from() -> None:
+    """And over nothing where there is one for each element."""
+    scores = torch.randn(2, 3, 6)
+    for decide, shape in ((lambda x: x.topk(2, 1).indices, (2, 6)), (lambda x: x > 0, (2, 3, 6))):
+        (found,) = decisions(decide)
+        values = {found.score: scores}
+        assert found.margin(values).shape == shape
+        assert found.spread(found.margin(values), values).shape == scores.shape

@@ -167,14 +167,77 @@ def test_a_report_says_all_of_it() -> None:
     assert {flip["token"] for flip in decision["probe"]["flips"]} == set(brute_force(model))
 
 
-def test_scores_laid_out_otherwise_are_said_not_to_be_known() -> None:
-    class Turned(Routed):
-        def forward(self, ids: Tensor, value: Tensor) -> Tensor:
-            return self.router(self.embedding(ids)).permute(2, 0, 1).topk(CHOSEN, 0).indices + value
+def turned(router: Routed, ids: Tensor) -> Tensor:
+    """Scores with experts first, two positions after the other batch."""
+    return router.router(router.embedding(ids)).permute(2, 1, 0)
 
-    (found,) = probed(Turned(), [example()]).fragilities
-    assert "is not laid out like the ids" in found.note
-    assert found.margins.examined == 0
+
+LAID_OUT: dict[str, tuple[Callable[[Routed, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "choice along the first axis": (
+        lambda model, ids: turned(model, ids).topk(CHOSEN, 0).indices,
+        lambda scores: scores.topk(CHOSEN + 1).values[:, -2:].diff(dim=1).abs()[:, 0],
+    ),
+    "thresholds in front": (
+        lambda model, ids: model.router(model.embedding(ids)).sum(-1) > torch.tensor([-1.0, 0.0, 1.0])[:, None, None],
+        lambda scores: (scores.sum(1, keepdim=True) - torch.tensor([-1.0, 0.0, 1.0])).abs().amin(1),
+    ),
+    "threshold named first": (
+        lambda model, ids: torch.zeros(EXPERTS) < model.router(model.embedding(ids)),
+        lambda scores: scores.abs().amin(1),
+    ),
+    "comparison of two values, transposed": (
+        lambda model, ids: turned(model, ids)[:4] <= turned(model, ids)[4:],
+        lambda scores: (scores[:, :4] - scores[:, 4:]).abs().amin(1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_margins_are_those_of_every_token_however_scores_lie(name: str) -> None:
+    decide, expected = LAID_OUT[name]
+
+    class Laid(Routed):
+        def forward(self, ids: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+            return decide(self, ids), value
+
+    model = Laid()
+    (found,) = probed(model, [example()]).fragilities
+    assert found.note == ""
+    assert found.by_token is not None
+    scores = model.router(model.embedding.weight[None])[0].double()
+    assert torch.allclose(found.by_token, expected(scores), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one axis", "an axis each"])
+def test_a_comparison_of_two_tokens_is_enumerated_over_both_where_they_share_an_axis(shared: bool) -> None:
+    class Two(Routed):
+        def forward(self, ids: Tensor, others: Tensor) -> Tensor:
+            one, other = (self.router(self.embedding(each)) for each in (ids, others))
+            return one > other if shared else one[:, None] > other
+
+    model = Two()
+    call = foldfx.Example(tuple(torch.randint(VOCABULARY, (length,)) for length in ((4, 4) if shared else (4, 5))))
+    (found,) = probed(model, [call]).fragilities
+    if not shared:
+        assert found.margins.examined == 0
+        assert "share no dynamic axis" in found.note
+        return
+    scores = model.router(model.embedding.weight[None])[0].double()
+    apart = (scores[:, None] - scores[None]).abs().amin(2).reshape(-1)
+    assert found.by_token is not None
+    assert torch.allclose(found.by_token, apart, rtol=0, atol=1e-5)
+
+
+def test_a_decision_without_a_margin_says_so() -> None:
+    class Modal(Routed):
+        def forward(self, ids: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+            scores = self.router(self.embedding(ids))
+            return scores.mode(-1).indices, (scores + value[..., None]).mode(-1).indices
+
+    found = probed(Modal(), [example()], contexts=8)
+    (once,), (mixed,) = found.fragilities, found.near_ties
+    assert "defines no margin for aten.mode" in once.note
+    assert "defines no margin for aten.mode" in mixed.note
 
 
 def test_margins_by_power_of_ten() -> None:

@@ -144,6 +144,36 @@ def test_calls_that_cannot_share_one_are_searched_one_by_one() -> None:
     assert all(len(each.tokens) == 2 * LENGTH for each in found.nearest)
 
 
+class Batched(Mixed):
+    """Routes of whole sequences, with the batch behind the positions, or each taken against all others of the batch."""
+
+    def __init__(self, lies: str) -> None:
+        super().__init__(8)
+        self.lies = lies
+
+    def scores(self, ids: Tensor) -> Tensor:
+        scores = super().scores(ids)
+        return scores - scores.mean(0, keepdim=True) if self.lies == "met" else scores
+
+    def forward(self, ids: Tensor, scale: Tensor) -> Tensor:
+        scores = self.scores(ids).movedim(0, 1) if self.lies == "behind" else self.scores(ids)
+        return scores.topk(CHOSEN).indices.sum() * scale
+
+
+@pytest.mark.parametrize(("lies", "shares"), [("first", True), ("behind", False), ("met", False)])
+def test_calls_are_shared_only_where_rows_keep_apart(lies: str, shares: bool) -> None:
+    model = Batched(lies)
+    call = foldfx.Example((torch.randint(8, (3, LENGTH)), torch.ones(3)))
+    program = foldfx.capture(model, call.args)
+    search = NearTieSearch(program, find_decisions(program, analyze_program(program)), call, 64)
+    (found,) = search.results()
+    assert search.shares_calls is shares
+    assert (found.contexts, found.space) == (64, 64)
+    for context in found.nearest:
+        best = model.scores(torch.tensor([context.tokens])).double().topk(CHOSEN + 1).values
+        assert context.margin == pytest.approx(float((best[..., -2] - best[..., -1]).min()), abs=1e-6)
+
+
 def test_a_model_that_raises_on_other_ids_ends_the_search_and_says_so() -> None:
     class Picky(Mixed):
         def scores(self, ids: Tensor) -> Tensor:
