@@ -23,6 +23,7 @@ from ..inspection.run_layout import PAGE
 from ..inspection.terminal import terminal_bisection, terminal_report
 from ..passes.pipeline import Pipeline
 from ..passes.verification.verify_modules import verify
+from .compiled import compiled
 from .diff import diff_command
 from .explain import explain_command
 from .inputs import (
@@ -106,18 +107,9 @@ def compile_command(
     passes = (pass_for(objective, max_table_bytes),)
     pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget)
     folder = run_folder(run_dir)
-    with progress_bars() as progress:
-        model, calls = built_model(factory, weights), loaded_examples(examples)
-        result = compile(
-            model,
-            calls,
-            tokens=parsed_tokens(token),
-            pipeline=pipeline,
-            dynamic=not static,
-            observables=observable or (),
-            run_dir=folder,
-            progress=progress,
-        )
+    result = compiled(
+        factory, weights, examples, token=token, observable=observable, static=static, pipeline=pipeline, run_dir=folder
+    )
     _show(result, as_json)
     _lead_on(result, folder, reproducer)
     if result.status == "rolled_back":
@@ -137,17 +129,7 @@ def bisect_command(
 ) -> None:
     """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
     folder = run_folder(run_dir)
-    with progress_bars() as progress:
-        model, calls = built_model(factory, weights), loaded_examples(examples)
-        result = compile(
-            model,
-            calls,
-            tokens=parsed_tokens(token),
-            dynamic=not static,
-            observables=observable or (),
-            run_dir=folder,
-            progress=progress,
-        )
+    result = compiled(factory, weights, examples, token=token, observable=observable, static=static, run_dir=folder)
     if (console := Console()).is_terminal:
         console.print(terminal_bisection(result.report))
     else:

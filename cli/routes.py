@@ -8,25 +8,12 @@ from typing import Annotated
 
 import typer
 
-from ..api import compile
 from ..inspection.report import SCHEMA_VERSION
 from ..inspection.route_diff import compare_routes
 from ..inspection.route_text import route_text, routes_to_dict
 from ..runtime.route_file import RouteFile
-from .inputs import (
-    AsJson,
-    Examples,
-    Factory,
-    MaxTableBytes,
-    Static,
-    TimeBudget,
-    Tokens,
-    Weights,
-    built_model,
-    loaded_examples,
-    parsed_tokens,
-    progress_bars,
-)
+from .compiled import compiled
+from .inputs import AsJson, Examples, Factory, MaxTableBytes, Observables, Static, TimeBudget, Tokens, Weights
 
 DIFFERENT = 2
 
@@ -42,22 +29,23 @@ def export_command(
     examples: Examples,
     weights: Weights = None,
     token: Tokens = None,
+    observable: Observables = None,
     max_table_bytes: MaxTableBytes = None,
     time_budget: TimeBudget = None,
     static: Static = False,
 ) -> None:
     """Fold a model's routes, verify, and write them to a file."""
-    with progress_bars() as progress:
-        result = compile(
-            built_model(factory, weights),
-            loaded_examples(examples),
-            tokens=parsed_tokens(token),
-            objective="routes",
-            max_table_bytes=max_table_bytes,
-            dynamic=not static,
-            time_budget=time_budget,
-            progress=progress,
-        )
+    result = compiled(
+        factory,
+        weights,
+        examples,
+        token=token,
+        observable=observable,
+        static=static,
+        objective="routes",
+        max_table_bytes=max_table_bytes,
+        time_budget=time_budget,
+    )
     print(route_text(RouteFile.load(result.routes().save(file))))
 
 

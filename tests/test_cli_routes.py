@@ -32,6 +32,11 @@ class Router(nn.Module):
         top = self.router(rows.cumsum(1) if self.mixed else rows).topk(2)
         return hidden + (top.values.softmax(-1)[..., None] * self.experts[top.indices]).sum(-2)
 
+class Balanced(Router):
+    def forward(self, ids, hidden):
+        self.load = self.router(self.embedding(ids)).softmax(-1).mean()
+        return super().forward(ids, hidden)
+
 def other():
     return Router(1.5)
 
@@ -50,9 +55,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def export(file: Path, model: str, out: str) -> tuple[int, Path]:
+def export(file: Path, model: str, out: str, *more: str) -> tuple[int, Path]:
     path = file.parent / out
-    return main(["routes", "export", str(path), "--factory", f"{file}:{model}", "--examples", f"{file}:examples"]), path
+    return main(["routes", "export", str(path), "--factory", f"{file}:{model}", "--examples", f"{file}:examples", *more]), path
 
 
 def test_routes_are_written_shown_and_compared(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +88,17 @@ def test_a_model_without_token_only_routes_writes_nothing_and_says_why(file: Pat
     assert code == 1
     assert "no decision was folded: fold_routes refused: route topk" in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_routes_of_a_model_that_writes_an_attribute_are_exported_where_it_is_declared(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, path = export(file, "Balanced", "undeclared")
+    assert (code, path.exists()) == (1, False)
+    assert "load" in capsys.readouterr().err
+    code, path = export(file, "Balanced", "declared", "--observable", "load")
+    assert code == 0
+    assert RouteFile.load(path).routes[0].experts.shape[1:] == (2, 30)
 
 
 def test_objectives_are_taken_by_compile(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
