@@ -22,6 +22,7 @@ from ..inspection.report import SCHEMA_VERSION
 from ..inspection.run_layout import PAGE
 from ..inspection.terminal import terminal_bisection, terminal_report
 from ..passes.pipeline import Pipeline
+from ..passes.probes import CONTEXTS
 from ..passes.verification.verify_modules import verify
 from .compiled import compiled
 from .diff import diff_command
@@ -98,6 +99,7 @@ def compile_command(
     fuel: Annotated[int | None, typer.Option(help="The largest number of rewrites.")] = None,
     disable: Annotated[list[str] | None, typer.Option(help="A pass to leave out; repeatable.")] = None,
     time_budget: TimeBudget = None,
+    probe_contexts: Annotated[int, typer.Option(help="Calls that the search for near ties evaluates; 0: none.")] = CONTEXTS,
     reproducer: Reproducer = None,
     run_dir: RunDir = None,
     as_json: AsJson = False,
@@ -105,7 +107,7 @@ def compile_command(
 ) -> None:
     """Fold a model, verify complete outputs, and report."""
     passes = (pass_for(objective, max_table_bytes),)
-    pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget)
+    pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget, probe_contexts=probe_contexts)
     folder = run_folder(run_dir)
     result = compiled(
         factory, weights, examples, token=token, observable=observable, static=static, pipeline=pipeline, run_dir=folder

@@ -109,3 +109,13 @@ def test_objectives_are_taken_by_compile(file: Path, capsys: pytest.CaptureFixtu
     assert "the budget is 10 B" in capsys.readouterr().out
     assert main([*common, "--objective", "speed"]) == 1
     assert "unknown objective 'speed'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "searched"), [(["--probe-contexts", "32"], 32), (["--probe-contexts", "0"], None)])
+def test_the_search_for_near_ties_has_the_budget_stated(
+    more: list[str], searched: int | None, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, examples = f"{file}:contextual", f"{file}:examples"
+    assert main(["compile", "--factory", model, "--examples", examples, "--json", *more]) == 0
+    (decision,) = json.loads(capsys.readouterr().out)["decisions"]
+    assert (decision["probe"] or {}).get("contexts") == searched
