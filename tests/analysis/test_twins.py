@@ -315,6 +315,17 @@ def test_random_numbers_and_uninitialised_memory_are_never_constant(name: str) -
     assert any(why in text.splitlines()[-1] for why in whys)
 
 
+@pytest.mark.parametrize(("most", "length"), [(3, 3), (9, 6)])
+def test_a_length_that_the_trace_took_to_be_a_number_is_no_defect_of_a_rule(most: int, length: int) -> None:
+    """Half of 2 or 3 is 1, so the trace forgets the symbol after the operation that makes it; half of 2 to 9 stays one."""
+    halves = Model(lambda m, x, i: x.new_ones(x.shape[1] // 2, 1) * 2)
+    dynamic = {"ids": [Dim.AUTO, Dim("n", min=length // 2 + 1, max=most)]}
+    facts = analyze_program(foldfx.capture(halves, (torch.randint(VOCABULARY, (2, length)),), dynamic=dynamic))
+    (text,) = [fact.because.text for node, fact in facts.items() if node.target is torch.ops.aten.mul.Tensor]
+    assert "please report" not in text
+    assert ("the trace took" in text) is (most == 3)
+
+
 FOLDED = ["softmax", "cumsum", "times a number, or the length", "plus a bias, or a position table", "pad before, cut behind",
           "convolution", "layer_norm behind transposes", "layer_norm behind views", "group_norm"]  # fmt: skip
 
