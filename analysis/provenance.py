@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -25,10 +27,20 @@ def module_path(node: Node) -> str:
 
 
 def source_line(node: Node) -> str:
-    """`file:line` of the innermost frame outside torch and its generated code, or "" when the trace holds none."""
+    """`file:line` of the innermost frame outside torch and its generated code, or "" when the trace holds none.
+
+    The file as it is imported, `transformers/models/llama/modeling_llama.py`, so that every machine writes the same.
+    """
     frames = [(m["file"], m["line"]) for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
     own = [frame for frame in frames if not frame[0].startswith(_NOT_THE_MODEL)]
-    return ":".join(own[-1]) if own else ""
+    return f"{_as_imported(own[-1][0], tuple(sys.path))}:{own[-1][1]}" if own else ""
+
+
+@cache
+def _as_imported(file: str, roots: tuple[str, ...]) -> str:
+    """The path within the innermost folder that Python imports from; the whole path where none holds the file."""
+    holding = [root for root in roots if root and Path(file).is_relative_to(root)]
+    return Path(file).relative_to(max(holding, key=len)).as_posix() if holding else file
 
 
 def where(node: Node) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import nn
 from torch.fx import GraphModule
 
 from ..analysis.example import Example, as_examples
 from ..analysis.observables import observed
-from ..analysis.program import GUARDS, Domain, Program, own_written_buffers
+from ..analysis.program import Program, own_written_buffers
 from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
-from ..runtime.guards import InputGuards
 from .context import Fuel, Pass, PassContext
 from .fold_tokens import FoldTokens
+from .input_guards import install_guards
 from .latency import Timing, measure_side_by_side
 from .outcome import Outcome, Status
 from .probes import CONTEXTS, Probes, probe_decisions
@@ -219,7 +218,7 @@ class Pipeline:
         final = built.candidate if accepted else program.copy()
         given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
-        _install_guards(final, verification)
+        install_guards(final, verification, calls)
         return Run(
             program,
             final,
@@ -354,31 +353,3 @@ def _ended(outcome: Outcome, status: Status, reason: str) -> Outcome:
 
 def _why(verification: Verification) -> str:
     return f"{verification.verdict}: {'; '.join(verification.because)}"
-
-
-def _install_guards(program: Program, verification: Verification) -> None:
-    """Let the input check also hold ids to the numbers of dimensions that were verified, and inputs that were None to it."""
-    places = {node.name: place for place, node in enumerate(program.input_nodes())}
-    ranks = {name: (places[name], frozenset(admitted)) for name, admitted in verification.ranks.items()}
-    reachable = {name: (places[name], _mask(domain)) for name, domain in program.tokens.items() if domain.reachable is not None}
-    absent = [(name, places[name]) for name in places if program.input_nodes()[places[name]].meta["val"] is None]
-    sizes = program.module.get_submodule(GUARDS)
-    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable, absent, _least_sizes(program)))
-
-
-def _least_sizes(program: Program) -> list[tuple[str, int, int, int, int]]:
-    """Of every size that the capture did not follow down to 0: the input, its place and rank, the dimension, the least."""
-    found = []
-    for place, node in enumerate(program.input_nodes()):
-        shape = node.meta["val"].shape if isinstance(node.meta["val"], torch.Tensor) else ()
-        for dim, size in enumerate(shape):
-            if least := program.least_size(size):
-                found.append((node.name, place, len(shape), dim, least))
-    return found
-
-
-def _mask(domain: Domain) -> torch.Tensor:
-    """Which ids are reachable, bool [V]."""
-    mask = torch.zeros(domain.size, dtype=torch.bool)
-    mask[domain.ids()] = True
-    return mask

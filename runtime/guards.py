@@ -79,7 +79,7 @@ class InputGuards(nn.Module):
                 raise AssertionError(
                     f"input {name} has size {value.shape[dim]} in dimension {dim}; this program was captured for "
                     f"sizes from {least} on, and a smaller one may mean something else. Capture it with dynamic=True, or "
-                    "with an example of that size"
+                    "give an example of that size"
                 )
         if not torch.compiler.is_compiling():
             _refuse_autocast(inputs)

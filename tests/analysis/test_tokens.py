@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_smallest_table_read_directly_gives_the_domain(compute: Callable[...
 def test_the_domain_says_where_it_comes_from() -> None:
     domain = domains(lambda m, ids, others: m.nine(ids) + m.five(ids))["ids"]
     assert str(domain).startswith("0..4 (rows of the smallest table it indexes, embedding_1 (5 rows, module five, ")
-    assert __file__ in str(domain)
+    assert Path(__file__).name in str(domain)
 
 
 @pytest.mark.parametrize(

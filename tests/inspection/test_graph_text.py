@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -103,7 +105,7 @@ def test_text_computes_what_the_program_does(everything: GraphModule) -> None:
     text = assert_text_computes(everything, [call(3, 5), call(1, 2), call(4, 9)])
     assert "float('-inf')" in text
     assert "# int64[s" in text
-    assert f"# module layers.0, {__file__}:" in text
+    assert re.search(rf"# module layers.0, \S*{Path(__file__).name}:\d", text)
     assert text.endswith("\n")
     assert all(name not in text for name in ("0x", "_guards_fn"))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import foldfx
-from foldfx.errors import TokenRankError
+from foldfx.errors import CaptureError, TokenRankError
 
 VOCABULARY = 13
 Agree = Callable[..., None]
@@ -124,6 +124,38 @@ def test_a_size_below_the_captured_range_is_refused(size: Any, agree: Agree) -> 
         agree(model(ids), result.module(ids))
     with pytest.raises(AssertionError, match="ids has size 1 in dimension 0; this program was captured for sizes from 2 on"):
         result.module(torch.randint(VOCABULARY, (1, 5)))
+
+
+FROM_TWO = {"ids": {0: Dim("size", min=2), 1: Dim.AUTO}}
+
+
+class NoOneIsSpecial(Softmax):
+    """The twin: both branches mean the same, but export takes only one of them along."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).cumsum(1) * (1 if ids.shape[0] == 1 else 1.0)
+
+
+@pytest.mark.parametrize("shown", [1, 2])
+def test_a_size_below_the_captured_range_is_admitted_where_an_example_has_it(shown: int, agree: Agree) -> None:
+    model = NoOneIsSpecial(-1)
+    calls = [foldfx.Example((torch.randint(VOCABULARY, (count, 5)),)) for count in (3, shown)]
+    result = foldfx.compile(model, calls, dynamic=FROM_TWO)
+    assert result.accepted
+    one = torch.randint(VOCABULARY, (1, 4))
+    if shown == 1:
+        agree(model(one), result.module(one))
+    else:
+        with pytest.raises(AssertionError, match="Capture it with dynamic=True, or give an example of that size"):
+            result.module(one)
+    with pytest.raises(AssertionError, match="ids has size 0 in dimension 0"):
+        result.module(torch.randint(VOCABULARY, (0, 5)))
+
+
+def test_an_example_below_the_captured_range_that_differs_is_found() -> None:
+    calls = [foldfx.Example((torch.randint(VOCABULARY, (count, 5)),)) for count in (3, 1)]
+    with pytest.raises(CaptureError, match="the captured graph itself differs from the model"):
+        foldfx.compile(OneIsSpecial(-1), calls, dynamic=FROM_TWO)
 
 
 class WithHidden(Softmax):
