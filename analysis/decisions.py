@@ -18,8 +18,8 @@ from .provenance import where
 
 aten = torch.ops.aten
 
-Operands = Mapping[Node, torch.Tensor]
-"""Values of an operation's tensors, by node."""
+Operands = Mapping[Node, Any]
+"""Values of an operation's tensors, and of sizes it computes with, by node."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Decision:
 
     @property
     def operands(self) -> tuple[Node, ...]:
-        """The tensors a margin is computed from."""
-        return tuple(each for each in self.node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor))
+        """What a margin is computed from: tensors, and sizes where the k of a top-k is one."""
+        return tuple(self.node.all_input_nodes)
 
     @property
     def outcomes(self) -> tuple[Node, ...]:

@@ -71,6 +71,10 @@ class NearTies:
     note: str = ""
 
 
+class _ProgramRaised(Exception):
+    """The program fails on a call that was made up."""
+
+
 class NearTieSearch:
     """Searches the token ids of calls shaped like an example, its other inputs as they are.
 
@@ -131,8 +135,8 @@ class NearTieSearch:
                 while self.space > self._budget > self._spent and self._domains:
                     self._climb()
                 deviations = {each: self._deviation(each) for each in self._decisions}
-            except Exception as error:
-                note = f"the search ended after {self._spent:,} contexts, where the program raised {error!r}"
+            except _ProgramRaised as raised:
+                note = f"the search ended after {self._spent:,} contexts, where the program raised {raised.__cause__!r}"
                 deviations = dict.fromkeys(self._decisions, 0.0)
         return [
             NearTies(each, self._seen[each], self._spent, self.space, deviations[each], tuple(self._nearest(each, KEPT)), note)
@@ -222,8 +226,11 @@ class NearTieSearch:
         """Of each decision that the program makes in the call, as it lies there."""
         call = self._call(contexts)
         flat = flatten_inputs(self._program.module, call.args, dict(call.kwargs))
-        with torch.no_grad():
-            values = dict(zip(self._wanted, self._run.run(*flat), strict=True))
+        try:
+            with torch.no_grad():
+                values = dict(zip(self._wanted, self._run.run(*flat), strict=True))
+        except Exception as error:
+            raise _ProgramRaised from error
         margins = {each: each.margin(values) for each in self._decisions}
         return {each: margin for each, margin in margins.items() if margin.numel()}
 

@@ -174,6 +174,19 @@ def test_calls_are_shared_only_where_rows_keep_apart(lies: str, shares: bool) ->
         assert context.margin == pytest.approx(float((best[..., -2] - best[..., -1]).min()), abs=1e-6)
 
 
+def test_as_many_may_be_chosen_as_the_call_has_positions() -> None:
+    class AsMany(Mixed):
+        def forward(self, ids: Tensor, scale: Tensor) -> Tensor:
+            return self.scores(ids).topk(ids.shape[1]).indices.sum() * scale
+
+    model = AsMany(8)
+    found = searched(model, 64)
+    assert (found.note, found.contexts) == ("", 64)
+    every = torch.tensor(list(product(range(8), repeat=LENGTH)))
+    best = model.scores(every).double().topk(LENGTH + 1).values
+    assert found.margins.smallest == pytest.approx(float((best[..., -2] - best[..., -1]).min()), abs=1e-6)
+
+
 def test_a_model_that_raises_on_other_ids_ends_the_search_and_says_so() -> None:
     class Picky(Mixed):
         def scores(self, ids: Tensor) -> Tensor:
