@@ -81,7 +81,7 @@ class Choice:
     @cached_property
     def tables(self) -> list[Node]:
         """The values the optimal cut tabulates, but those that only shapes are taken from once the others are tables."""
-        return self._read([node for node in self.values if node.name in self.cut.tables])
+        return self.read_among([node for node in self.values if node.name in self.cut.tables])
 
     def region(self, inputs: Iterable[str]) -> Region:
         """The region of some token inputs."""
@@ -173,10 +173,10 @@ class Choice:
         weights = {storage: self._weight_bytes(storage) for storage in self.consumers.sizes}
         weights[largest] = 1 + sum(weights.values()) + self.table_bytes(part)
         cut = cheapest_cut(self.candidates, weights)
-        return self._read([node for node in self.values if node.name in cut.tables])
+        return self.read_among([node for node in self.values if node.name in cut.tables])
 
-    def _read(self, chosen: Sequence[Node]) -> list[Node]:
-        """`chosen` but those that only shapes are taken from once the others are tables."""
+    def read_among(self, chosen: Sequence[Node]) -> list[Node]:
+        """`chosen` but those of which nothing, or only shapes, is read once the others are tables."""
         needed = needed_without(self.program.graph, chosen)
         return [node for node in chosen if any(user in needed for user in node.users)]
 

@@ -70,7 +70,7 @@ class FoldRoutes:
         routes = [each for each in find_decisions(program, choice.facts) if each.kind in KINDS]
         folded = [each for each in routes if each.foldable]
         values = dict.fromkeys(node for each in folded for node in route_values(each, choice))
-        parts = [[node.name for node in part] for part in choice.parts(list(values))]
+        parts = [[node.name for node in part] for part in choice.parts(choice.read_among(list(values)))]
         outcomes = [self._contextual(each, choice.facts) for each in routes if not each.foldable]
         outcomes += [self._hashed(each) for each in find_hashed(program, choice.facts)]
         program, ended, rewrites = self._ladder().climb(program, parts, context, self._choice, self._apply)

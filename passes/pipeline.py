@@ -200,7 +200,7 @@ class Pipeline:
         context = PassContext(progress=progress, model=original, owner=owner)
         probes = probe_decisions(program, context.facts(program), calls, self.probe_contexts, progress)
         reference = program.module if original is None else observed(original, program.observables)
-        verifier = Verifier(reference, calls, self.limits, progress, self.time_budget, probes.examples)
+        verifier = Verifier(reference, calls, self.limits, progress, self.time_budget, probes.examples, probes.fragilities)
         attempts = _Attempts(self, program, context, verifier)
         attempt = attempts.settle()
         built, verification = attempt.built, attempt.verification

@@ -14,7 +14,8 @@ from .tables.encode import Pack
 from .tables.region import Region
 from .tables.row_classes import RowClasses, class_layout, end_layout
 from .tables.tabulate import Call
-from .verification.layouts import FULL, Layout
+from .verification.layout import Layout
+from .verification.layouts import FULL
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .verification.check_tables import check_tables
 from .verification.counterexample import Counterexample
 from .verification.evidence import LayoutEvidence, Verification, verdict_on
 from .verification.figures import Figures, Limits
+from .verification.fragility import Fragility
 from .verification.probing import admitted_ranks, probe_outside, probe_small_sizes
 from .verification.references import References
 
@@ -44,6 +45,7 @@ class Verifier:
         progress: called during the table checks.
         time_budget: as in `check_tables`, for each rewrite.
         near_ties: calls that were made up, on which complete outputs are compared as well.
+        fragilities: of token-only decisions: their fragile tokens are asked for in calls of every number of rows.
 
     Attributes:
         compared: how many candidates' complete outputs were compared so far.
@@ -57,12 +59,14 @@ class Verifier:
         progress: Progress,
         time_budget: float | None = None,
         near_ties: Sequence[Example] = (),
+        fragilities: Sequence[Fragility] = (),
     ) -> None:
         self._original = original
         self._examples = examples
         self._limits = limits
         self._progress = progress
         self._time_budget = time_budget
+        self._fragilities = fragilities
         self._references = References(original, examples, limits)
         self._near_ties = References(original, near_ties, limits, "near tie", made_up=True)
         self._checked: Program | None = None
@@ -74,8 +78,9 @@ class Verifier:
         if candidate is not self._checked:
             self._checked, self._tables = candidate, {}
         if rewrite.name not in self._tables:
-            evidence, wrong = check_tables(rewrite, candidate, self._limits, self._progress, self._time_budget)
-            decided, otherwise = check_decisions(rewrite, candidate, self._progress, self._time_budget)
+            near = self._fragilities
+            evidence, wrong = check_tables(rewrite, candidate, self._limits, self._progress, self._time_budget, near)
+            decided, otherwise = check_decisions(rewrite, candidate, self._progress, self._time_budget, near)
             self._tables[rewrite.name] = [*evidence, *decided], [*wrong, *otherwise]
         return self._tables[rewrite.name]
 

@@ -180,10 +180,16 @@ class Region:
         if "gather" in kinds and kinds != {"gather"}:
             names = ", ".join(each.node.name for each in lookups)
             raise RegionError(f"the lookups {names} raise different exceptions for ids outside the domain")
-        if kinds == {"index"} and not all(self._wraps_alike(each) for each in lookups):
+        if kinds == {"index"} and not (all(map(self._wraps_alike, lookups)) and self._only_looked_up(inside, lookups)):
             return "embedding"
         return kinds.pop() if len(kinds) == 1 else "embedding"
 
     def _wraps_alike(self, lookup: TableLookup) -> bool:
         """Negative ids count from the end of the domain, in this lookup as in a table over the domain."""
         return len(self.inputs) == 1 and lookup.rows == self.domain and unmoved(lookup.index) is self.inputs[0]
+
+    def _only_looked_up(self, inside: Iterable[Node], lookups: Iterable[TableLookup]) -> bool:
+        """Nothing computes with the ids themselves: a negative one means the same row, but is another number."""
+        allowed = {each.node for each in lookups}
+        computing = [node for node in inside if node not in allowed and moved(node) is None]
+        return not any(unmoved(operand) in self.inputs for node in computing for operand in value_operands(node))

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..verification.layouts import FULL, Layout
+from ..verification.layout import Layout
+from ..verification.layouts import FULL
 from .region import Region
 from .tabulate import Call, calls_of, shapes_of, tokens_of, traced_place
 

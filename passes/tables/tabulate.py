@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+import sympy
 import torch
 from torch.fx import Node
 
@@ -38,27 +39,35 @@ def tokens_of(region: Region, rows: torch.Tensor) -> dict[str, torch.Tensor]:
     return result
 
 
-def shapes_of(region: Region, rows: int) -> dict[str, tuple[int, ...]]:
+def shapes_of(region: Region, rows: int, outer: int = 1) -> dict[str, tuple[int, ...]]:
     """Shapes of ids that hold `rows` rows (or the next possible number) in the traced ranks.
 
-    One dynamic axis takes the rows, the last of a single input or one that several inputs share; other dynamic axes
-    are 1, static ones keep their size.
+    One dynamic axis takes the rows, the last of a single input or one that several inputs share; the first one takes
+    `outer` of them where it is another. Other dynamic axes are 1, static ones keep their size.
 
     Raises:
         RegionError: several inputs have no dynamic axis in common, or static axes.
     """
     traced = {node.name: [size_expression(size) for size in node.meta["val"].shape] for node in region.inputs}
     static = {name: prod(int(size) for size in sizes if size.is_Integer) for name, sizes in traced.items()}
-    dynamic = [size for size in next(iter(traced.values())) if not size.is_Integer]
-    if len(traced) > 1:
-        dynamic = [size for size in dynamic if all(sizes.count(size) == 1 for sizes in traced.values())]
-        if not dynamic or any(fixed != 1 for fixed in static.values()):
-            raise RegionError(f"token inputs {region.name} share no dynamic axis to lay their combinations along")
-    chosen = dynamic[-1] if dynamic else None
-    return {
-        name: tuple(int(size) if size.is_Integer else -(-rows // static[name]) if size == chosen else 1 for size in sizes)
-        for name, sizes in traced.items()
-    }
+    dynamic = dynamic_axes(region)
+    if len(traced) > 1 and (not dynamic or any(fixed != 1 for fixed in static.values())):
+        raise RegionError(f"token inputs {region.name} share no dynamic axis to lay their combinations along")
+    taken = {dynamic[0]: outer} if len(dynamic) > 1 else {}
+
+    def extent(name: str, size: sympy.Expr) -> int:
+        if size.is_Integer:
+            return int(size)
+        return -(-rows // (static[name] * prod(taken.values()))) if size == dynamic[-1] else taken.get(size, 1)
+
+    return {name: tuple(extent(name, size) for size in sizes) for name, sizes in traced.items()}
+
+
+def dynamic_axes(region: Region) -> list[sympy.Expr]:
+    """The different symbols among the sizes of the ids, of several inputs those that occur once in each; outer ones first."""
+    sizes = [[size_expression(size) for size in node.meta["val"].shape] for node in region.inputs]
+    shared = [size for size in sizes[0] if len(sizes) == 1 or all(each.count(size) == 1 for each in sizes)]
+    return list(dict.fromkeys(size for size in shared if not size.is_Integer))
 
 
 def arrange(tokens: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
@@ -124,14 +133,14 @@ def fitting(region: Region, rows: int) -> int:
     return min(rows, prod(next(iter(shapes_of(region, rows).values()))))
 
 
-def traced_place(region: Region) -> Place:
-    """Lays tokens out in the traced ranks."""
+def traced_place(region: Region, outer: int = 1) -> Place:
+    """Lays tokens out in the traced ranks, as many as `outer` along the first axis."""
     shapes: dict[int, dict[str, tuple[int, ...]]] = {}
 
     def place(tokens: dict[str, torch.Tensor]) -> Ids:
         count = next(iter(tokens.values())).numel()
         if count not in shapes:
-            shapes[count] = shapes_of(region, count)
+            shapes[count] = shapes_of(region, count, outer)
         return arrange(tokens, shapes[count])
 
     return place

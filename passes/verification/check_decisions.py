@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,14 +19,20 @@ from .counterexample import Counterexample
 from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, figures_of
-from .layouts import Layout, layouts_of
+from .fragility import Fragility, near_ties
+from .layout import Layout
+from .layouts import layouts_of
 from .row_margins import RowMargins
 from .rows_that_differ import counterexample_of_rows
 from .sample import sampled
 
 
 def check_decisions(
-    rewrite: Rewrite, candidate: Program, progress: Progress, time_budget: float | None = None
+    rewrite: Rewrite,
+    candidate: Program,
+    progress: Progress,
+    time_budget: float | None = None,
+    fragilities: Sequence[Fragility] = (),
 ) -> tuple[list[LayoutEvidence], list[Counterexample]]:
     """Run what stands between the tables and every token-only decision behind them, on tables and on computed values.
 
@@ -38,6 +44,7 @@ def check_decisions(
         candidate: a program that has it.
         progress: called after each call of the region.
         time_budget: as in `check_tables`.
+        fragilities: of decisions, whose fragile tokens are asked for in calls of every number of rows.
 
     Returns:
         Evidence by decision and layout, and a counterexample for each decision and layout in which one falls otherwise.
@@ -49,7 +56,8 @@ def check_decisions(
         if not outcomes:
             continue
         check = _DecisionCheck(tables, candidate.module, outcomes, progress)
-        for layout in map(tables.spared, [*layouts_of(tables.region, check.computed), *tables.class_layouts()]):
+        near = near_ties(tables.region, [each.node for each in outcomes.values()], fragilities)
+        for layout in map(tables.spared, [*layouts_of(tables.region, check.computed), *tables.class_layouts(), *near]):
             if layout.name != "empty":
                 found, wrong = check(layout, time_budget, candidate)
                 evidence += found
@@ -107,7 +115,14 @@ class _DecisionCheck:
             layout = replace(layout, note=str(error))
         evidence = [
             LayoutEvidence(
-                node.name, layout.name, layout.shape, min(seen, region.domain), region.domain, figures, layout.note, "decision"
+                node.name,
+                layout.name,
+                layout.shape,
+                layout.covered(seen, region.domain),
+                region.domain,
+                figures,
+                layout.note,
+                "decision",
             )
             for node, figures in worst.items()
         ]

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ...analysis.program import Program
 from ..rewrite import Rewrite, Tables
-from ..tables.region import RegionError
+from ..tables.region import RegionError, ancestors
 from ..tables.runner import RegionRunner
 from ..tables.tabulate import BLOCK, Call, Progress
 from .bits import bits_of, same_bits
@@ -20,14 +20,21 @@ from .counterexample import Counterexample
 from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, Limits, exceeds, figures_of_rows
-from .layouts import Layout, as_built_layout, layouts_of
+from .fragility import Fragility, near_ties
+from .layout import Layout
+from .layouts import as_built_layout, layouts_of
 from .lookups import Lookups
 from .rows_that_differ import counterexample_of_rows
 from .sample import sampled
 
 
 def check_tables(
-    rewrite: Rewrite, candidate: Program, limits: Limits, progress: Progress, time_budget: float | None = None
+    rewrite: Rewrite,
+    candidate: Program,
+    limits: Limits,
+    progress: Progress,
+    time_budget: float | None = None,
+    fragilities: Sequence[Fragility] = (),
 ) -> tuple[list[LayoutEvidence], list[Counterexample]]:
     """Compare each table of `rewrite` in `candidate` with the region it stands for.
 
@@ -38,6 +45,8 @@ def check_tables(
         progress: called after each block of rows.
         time_budget: seconds for each layout of calls of one row; beyond them a stratified sample is called, and the rows that
             deviated most in the bulk layouts. None: every row.
+        fragilities: of decisions, whose fragile tokens are asked for in calls of every number of rows, where a table
+            holds what they decide.
 
     Returns:
         The evidence, and a counterexample for each table and layout beyond the limits.
@@ -47,7 +56,8 @@ def check_tables(
     for tables in rewrite.tables:
         check = TableCheck(tables, candidate.module, limits, progress)
         lookups = Lookups(candidate, tables.region, tables.values, check.run)
-        for each in map(tables.spared, [*layouts_of(tables.region, check.run), *tables.class_layouts()]):
+        near = near_ties(tables.region, ancestors(tables.values), fragilities)
+        for each in map(tables.spared, [*layouts_of(tables.region, check.run), *tables.class_layouts(), *near]):
             bounded = time_budget is not None and each.single
             layout = sampled(each, check.run, time_budget, check.deviation) if bounded and time_budget else each
             try:
@@ -147,7 +157,7 @@ class TableCheck:
 
     def _evidence(self, layout: Layout, node: Node, seen: int, figures: Figures, note: str) -> LayoutEvidence:
         domain = self._tables.region.domain
-        return LayoutEvidence(node.name, layout.name, layout.shape, min(seen, domain), domain, figures, note)
+        return LayoutEvidence(node.name, layout.name, layout.shape, layout.covered(seen, domain), domain, figures, note)
 
     def _blocks(self, layout: Layout) -> Iterator[tuple[list[Call], list[torch.Tensor]]]:
         """Many calls at a time, with the rows they compute: comparing is then cheap beside calling."""

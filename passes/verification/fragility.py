@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,18 +13,15 @@ from ...analysis.facts import Facts
 from ...analysis.program import Program
 from ..tables.region import Region, RegionError
 from ..tables.runner import RegionRunner
-from ..tables.tabulate import Call, Progress, built_calls, calls_of, tokens_of
+from ..tables.tabulate import Call, Progress, built_calls, tokens_of
+from .layout import Layout
 from .margins import Margins
+from .row_counts import COUNTS, calls_along, fragile_calls, near_ties_layout, outers
 from .row_margins import RowMargins
 
-COUNTS = (*range(1, 65), 65, 66, 67, 129, 257, 1031)
-"""Rows in the calls that scores are compared in, and fragile tokens are run in."""
-
-SAMPLE, CALLS = 512, 16
-"""Tokens whose scores are compared between calls of different row counts, and calls of each row count, at most."""
-
-PLACES = 8
-"""Places of a call that a fragile token is run at, at most."""
+SAMPLE, CALLS, CALLS_ALONG = 512, 16, 2
+"""Tokens whose scores are compared between calls of different row counts; calls of each row count, and along another axis,
+at most."""
 
 LISTED = 64
 """Fragile tokens that are run at every row count, those with the smallest margins."""
@@ -60,6 +57,8 @@ class Fragility:
         decision: the decision.
         margins: of every token, in the calls tables are built with.
         by_token: the same one by one, [rows of the domain], float64.
+        rows: of the domain, those of `tokens`, 1-D.
+        inputs: names of the token inputs that the domain is of.
         deviation: the largest difference of a score, or half that of a margin, between these calls and calls of other row
             counts, of a sample.
         fragile: how many tokens are within `floor` of another choice, or of another order of what a top-k chooses.
@@ -76,6 +75,8 @@ class Fragility:
     flips: tuple[Flip, ...] = ()
     note: str = ""
     by_token: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    rows: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    inputs: frozenset[str] = frozenset()
 
     @property
     def floor(self) -> float:
@@ -91,6 +92,17 @@ def fragility(program: Program, facts: Facts, decision: Decision, progress: Prog
         return _Enumeration(region_of(program, facts, decision), decision, progress).result()
     except RegionError as error:
         return Fragility(decision, note=f"its margins are not known: {error}")
+
+
+def near_ties(region: Region, decided: Iterable[Node], fragilities: Iterable[Fragility]) -> list[Layout]:
+    """One layout for the fragile tokens of those of the decisions `decided` that are over the region's inputs, or none."""
+    names, inputs = {node.name for node in decided}, {node.name for node in region.inputs}
+    found = [
+        each.rows
+        for each in fragilities
+        if each.rows is not None and each.decision.node.name in names and each.inputs == inputs and each.rows.numel()
+    ]
+    return [near_ties_layout(region, torch.unique(torch.cat(found)))] if found else []
 
 
 def region_of(program: Program, facts: Facts, decision: Decision) -> Region:
@@ -126,18 +138,31 @@ class _Enumeration:
         listed = low[:LISTED]
         tokens = tuple(zip(self._ids(listed), near[listed].tolist(), strict=True))
         flips = self._flips(listed, near)
-        return Fragility(self._decision, Margins.of(margins), deviation, low.numel(), tokens, tuple(flips), "", margins)
+        inputs = frozenset(node.name for node in self._region.inputs)
+        return Fragility(
+            self._decision,
+            Margins.of(margins),
+            deviation,
+            low.numel(),
+            tokens,
+            tuple(flips),
+            by_token=margins,
+            rows=listed,
+            inputs=inputs,
+        )
 
     def _deviation(self, sample: torch.Tensor, bulk: torch.Tensor) -> float:
-        """The largest finite difference, over calls of every number of rows."""
+        """The largest finite difference, over calls of every number of rows, along every axis."""
         worst = 0.0
         for count in COUNTS:
-            seen = 0
-            for call in calls_of(self._region, sample[: CALLS * count], count):
-                found = self._margins(call)[self._decision].deviating
-                apart = (found - bulk[seen : seen + found.shape[0]]).abs()
-                worst = max(worst, float(apart.nan_to_num(nan=0.0, posinf=0.0).max()))
-                seen += found.shape[0]
+            for outer in outers(self._region, count):
+                seen = 0
+                calls = CALLS if outer == 1 else CALLS_ALONG
+                for call in calls_along(self._region, sample[: calls * count], count, outer):
+                    found = self._margins(call)[self._decision].deviating
+                    apart = (found - bulk[seen : seen + found.shape[0]]).abs()
+                    worst = max(worst, float(apart.nan_to_num(nan=0.0, posinf=0.0).max()))
+                    seen += found.shape[0]
         return worst
 
     def _ids(self, rows: torch.Tensor) -> list[int]:
@@ -161,14 +186,8 @@ class _Enumeration:
 
     def _otherwise(self, rows: torch.Tensor, bulk: Sequence[torch.Tensor], count: int) -> Iterator[tuple[int, bool]]:
         """Which of `rows` fall otherwise than in bulk in calls of `count` rows, and whether only in their order."""
-        numbers = torch.arange(rows.numel())
-        for part in numbers.split(count):  # type: ignore[no-untyped-call]
-            filled = torch.cat([part, part[torch.arange(count - part.numel()) % part.numel()]])
-            for shift in range(min(count, PLACES)):
-                asked = filled.roll(shift)
-                for call in calls_of(self._region, rows[asked], count):
-                    answered, asked = asked[: call.rows.numel()], asked[call.rows.numel() :]
-                    yield from self._differing(call, answered, bulk)
+        for call, answered in fragile_calls(self._region, rows, count):
+            yield from self._differing(call, answered, bulk)
 
     def _differing(self, call: Call, asked: torch.Tensor, bulk: Sequence[torch.Tensor]) -> Iterator[tuple[int, bool]]:
         for once, computed in zip(bulk, self._outcomes.rows(call.ids), strict=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -23,6 +23,8 @@ from ..tables.tabulate import (
     traced_place,
 )
 from .figures import Limits, exceeds, figures_of
+from .layout import Layout
+from .row_counts import counts_layout
 
 CHUNK, LARGE_CHUNK = 257, 1031
 """Rows a bulk check asks for at once, in small and in large domains: other numbers than tables are built with."""
@@ -31,37 +33,8 @@ FULL = 4096
 """Largest domain that is checked whole in every layout; a larger one has 2-D and strided calls on a slice of it."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """One way of calling a region for the rows of its domain.
-
-    Attributes:
-        name: e.g. "scalar".
-        shape: of the ids, e.g. "[257]".
-        rows: the rows asked for, 1-D numbers.
-        make: the calls that ask for them.
-        note: why the layout's own shape is not possible, or what is particular about it.
-        as_built: the calls tables are built with, or measured to be equal to, so that table and region must be equal.
-        number: the execution class of the tables built so; 0 for the bulk ones.
-        single: each call is of one row.
-    """
-
-    name: str
-    shape: str
-    rows: torch.Tensor
-    make: Callable[[torch.Tensor], Iterator[Call]]
-    note: str = ""
-    as_built: bool = False
-    number: int = 0
-    single: bool = False
-
-    def calls(self) -> Iterator[Call]:
-        """One call after the other."""
-        return self.make(self.rows)
-
-
 def layouts_of(region: Region, run: RegionRunner) -> list[Layout]:
-    """The layouts a region can be called in: bulk ones, then one row at a time, then none."""
+    """The layouts a region can be called in: bulk ones, one row at a time, other numbers of rows, then none."""
     free = runs_at_any_rank(region, run)
     ranks = ", ".join(str(node.meta["val"].dim()) for node in region.inputs)
     note = f"ids have {ranks} dimension(s) in this program"
@@ -96,6 +69,7 @@ def layouts_of(region: Region, run: RegionRunner) -> list[Layout]:
         replace(own("scalar", 1, lambda ids: ids.reshape(()), "[]") if free else traced("scalar", 1), single=True),
     ]
     if has_dynamic_axis(region):
+        layouts.append(counts_layout(region))
         layouts.append(Layout("empty", _show(region, 0), everyone[:0], lambda rows: iter([Call(_empty(region), rows)])))
     return layouts
 

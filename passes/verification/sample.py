@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from ..tables.runner import RegionRunner
-from .layouts import Layout
+from .layout import Layout
 
 TRIALS = 32
 """Calls that are timed to tell how many fit."""

@@ -211,3 +211,31 @@ def test_flips_that_follow_no_row_count_are_refused(tied: nn.Module, planted: An
     assert not result.accepted
     ids = torch.arange(planted.VOCABULARY)[None]
     assert torch.equal(tied(ids)[0], result.module(ids)[0])
+
+
+class InLevels(nn.Module):
+    """A group by the token, then an expert by the group; the group goes out too, or only chooses."""
+
+    def __init__(self, shown: bool) -> None:
+        super().__init__()
+        self.embedding, self.groups = nn.Embedding(VOCABULARY, 16), nn.Linear(16, 4)
+        self.experts = nn.Parameter(torch.randn(4, 8))
+        self.shown = shown
+        self.eval()
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
+        group = self.groups(self.embedding(ids)).argmax(-1)
+        expert = self.experts[group].argmax(-1)
+        return (group, expert) if self.shown else (expert,)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_choice_that_only_another_one_reads_needs_no_table(shown: bool, agree: Agree) -> None:
+    model = InLevels(shown)
+    call = foldfx.Example((torch.randint(VOCABULARY, (3, 5)),))
+    result = foldfx.compile(model, [call], objective="routes")
+    assert result.accepted
+    (rewrite,) = result.report.to_dict()["rewrites"]
+    assert len([value for table in rewrite["tables"] for value in table["values"]]) == 1 + shown
+    ids = torch.randint(VOCABULARY, (2, 9))
+    agree(model(ids), result.module(ids))

@@ -116,3 +116,23 @@ def test_ids_that_wrap_in_a_longer_table_never_return_another_value() -> None:
     assert model(torch.tensor([-1])).isfinite().all()
     with pytest.raises(IndexError):
         result.module(torch.tensor([-1]))
+
+
+NUMBERS: dict[str, Read] = {
+    "only looked up": lambda weight, ids: weight[ids],
+    "compared": lambda weight, ids: torch.where((ids == -5)[..., None], 0.0, weight[ids]),
+    "looked up and counted": lambda weight, ids: weight[ids] + weight[ids // 4],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_negative_id_that_is_also_computed_with_is_another_number_than_its_row(name: str, agree: Agree) -> None:
+    """Row 7 of 12 and id -5: the same row to an index, but not to a comparison."""
+    model, folded = fold(NUMBERS[name])
+    ids = torch.tensor([0, -5, 1])
+    if name == "only looked up":
+        agree(model(ids), folded(ids))
+        return
+    assert model(ids).shape == (3, 8)
+    with pytest.raises(IndexError):
+        folded(ids)
