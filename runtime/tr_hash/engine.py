@@ -20,7 +20,7 @@ from .route_table import RouteTable, route_table_of
 from .routing import require_in_range, require_integer_ids
 from .stored import DERIVED, ROUTE_TABLE, checked_table, derived_entries, stored_table
 
-_TABLES = (ROUTE_TABLE, "active_route_table")
+ACTIVE_TABLE = "active_route_table"
 
 
 class _LastCall:
@@ -48,7 +48,7 @@ class TRHashEngine(nn.Module):
         config: the layer. `precision` is the dtype parameters are created in.
         routes: a table to use instead of the one `config` describes, such as one from a checkpoint.
         device: of parameters and table; None takes torch's default. On `meta` the table is kept aside, and is in place
-            once the module is materialised.
+            once the module is materialised or weights are assigned to it.
 
     Raises:
         NotImplementedError: FP8 or INT8 precision, naming what is missing.
@@ -83,11 +83,10 @@ class TRHashEngine(nn.Module):
         self.shared_gate = nn.Linear(width, shared, bias=False, **place) if shared else None
         self.shared_up = nn.Linear(width, shared, bias=False, **place) if shared else None
         self.shared_down = nn.Linear(shared, width, bias=False, **place) if shared else None
-        self.register_buffer("route_table", table.experts.to(self.expert_gate.device))
-        self.register_buffer("active_route_table", None, persistent=False)
-        if self.route_table.is_meta:
-            self._aside[ROUTE_TABLE] = table.experts
-        else:
+        self.register_buffer(ROUTE_TABLE, None)
+        self.register_buffer(ACTIVE_TABLE, None, persistent=False)
+        self._place(ROUTE_TABLE, table.experts, self.expert_gate.device)
+        if not self.expert_gate.is_meta:
             self.reset_parameters()
 
     @property
@@ -113,7 +112,7 @@ class TRHashEngine(nn.Module):
     @property
     def routes(self) -> RouteTable:
         """The full route table, whatever the capacity."""
-        return RouteTable(self._aside.get(ROUTE_TABLE, self.route_table), self._config.num_experts)
+        return RouteTable(self._tables()[ROUTE_TABLE], self._config.num_experts)
 
     def reset_parameters(self) -> None:
         """Draw every weight from N(0, initializer_range²)."""
@@ -162,11 +161,11 @@ class TRHashEngine(nn.Module):
         self.set_route_weights((primary, *[(1 - primary) / rest] * rest) if rest else (primary,))
 
     def load_route_table(self, table: RouteTable | Tensor) -> None:
-        """Exchange the route table. It is checked before anything changes.
+        """Exchange the route table. It is checked before anything changes, and goes where the weights are.
 
         Raises:
             TypeError, ValueError: another shape or expert count than the layer's, ids out of range, or one twice for a token.
-            RuntimeError: the capacity is reduced, or the module is on the meta device.
+            RuntimeError: the capacity is reduced.
         """
         value = table if isinstance(table, RouteTable) else RouteTable(table, self._config.num_experts)
         checked_table(self._config, value)
@@ -175,11 +174,10 @@ class TRHashEngine(nn.Module):
                 f"{self._capacity} is in use; restore all experts with set_active_capacity before loading a table"
             )
         if self.route_table.is_meta:
-            raise RuntimeError(
-                "the module is on the meta device; materialise it with to_empty(device=…) before loading a table"
-            )
-        with torch.no_grad():
-            self.route_table.copy_(value.experts)
+            self._place(ROUTE_TABLE, value.experts, self.expert_gate.device)
+        else:
+            with torch.no_grad():
+                self.route_table.copy_(value.experts)
         self._graphs.clear()
 
     def set_active_capacity(
@@ -207,12 +205,12 @@ class TRHashEngine(nn.Module):
                 raise ValueError("routes are for a reduced number of experts; exchange the full table with load_route_table")
             active = None
         elif routes is None and asked.num_experts == self._capacity.num_experts:
-            active = self.active_route_table
+            active = self._tables().get(ACTIVE_TABLE)
         else:
             value = reduced_routes(self._config, self.routes, asked.num_experts) if routes is None else routes
             active = checked_table(self._config.replaced(num_experts=asked.num_experts), value).experts
-            active = active.to(self.route_table.device)
-        self._capacity, self.active_route_table = asked, active
+        self._place(ACTIVE_TABLE, active, self.route_table.device)
+        self._capacity = asked
         self._graphs.clear()
 
     def capability_summary(self, device_type: str = "cpu") -> dict[str, Any]:
@@ -287,16 +285,28 @@ class TRHashEngine(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TRHashEngine:
         """Move or cast parameters. The tables move along, stay bytes, and keep their content through `meta` and `to_empty`."""
-        before = {name: table for name in _TABLES if (table := getattr(self, name)) is not None}
+        before = self._tables()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, table in before.items():
-            moved = getattr(self, name)
-            if moved.is_meta and not table.is_meta:
-                self._aside[name] = table.cpu()
-            elif not moved.is_meta and moved is not table:
-                setattr(self, name, self._aside.pop(name, table).to(moved.device))
+            self._place(name, table, getattr(self, name).device)
         self._graphs.clear()
         return self
+
+    def _tables(self) -> dict[str, Tensor]:
+        """The content of each table, whether its buffer has it or it is kept aside."""
+        held = {name: getattr(self, name) for name in (ROUTE_TABLE, ACTIVE_TABLE)}
+        return {
+            name: self._aside.get(name, table) if table.is_meta else table for name, table in held.items() if table is not None
+        }
+
+    def _place(self, name: str, table: Tensor | None, device: torch.device) -> None:
+        """Set a table's buffer, and with it what is kept aside: content that `meta` would lose, and nothing else."""
+        placed = None if table is None else table.to(device)
+        if table is not None and device.type == "meta":
+            self._aside[name] = table.cpu()
+        else:
+            self._aside.pop(name, None)
+        setattr(self, name, placed)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -313,7 +323,10 @@ class TRHashEngine(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Check the table first; where it or what was derived from it is wrong, nothing of this module is loaded."""
+        """Check the table first; where it or what was derived from it is wrong, nothing is loaded here or below.
+
+        Afterwards tables are where the weights are, also where these were assigned to a module on the meta device.
+        """
         entry = state_dict.get(prefix + ROUTE_TABLE)
         try:
             value = stored_table(self._config, state_dict, prefix, self.routes)
@@ -321,12 +334,16 @@ class TRHashEngine(nn.Module):
                 raise ValueError(f"{self._capacity} is in use; restore all experts before loading another route table")
         except (TypeError, ValueError) as error:
             error_msgs.append(f"{prefix or 'engine '}route table refused, nothing loaded: {error}")
+            for name in [name for name in state_dict if name.startswith(prefix)]:
+                del state_dict[name]
+            state_dict.update(self.state_dict(prefix=prefix, keep_vars=True))  # modules below find what they hold
             return
         for name in DERIVED:
             state_dict.pop(prefix + name, None)
         if entry is not None:
             state_dict[prefix + ROUTE_TABLE] = value.experts.to(entry.device)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        if not self.route_table.is_meta:
-            self._aside.pop(ROUTE_TABLE, None)
+        place = self.expert_gate.device if self.route_table.is_meta else self.route_table.device
+        for name, table in self._tables().items():
+            self._place(name, table, place)
         self._graphs.clear()

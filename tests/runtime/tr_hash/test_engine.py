@@ -196,8 +196,6 @@ def test_meta_construction_and_both_ways_out_of_it() -> None:
     assert empty.routes == engine().routes
     with pytest.raises(RuntimeError, match="meta device; materialise it"):
         empty(hidden, ids)
-    with pytest.raises(RuntimeError, match="meta device; materialise it"):
-        empty.load_route_table(PLANTED)
     empty.to_empty(device="cpu")
     assert empty.routes == engine().routes  # content, not what memory held
     empty.load_state_dict(source.state_dict())
