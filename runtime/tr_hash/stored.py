@@ -43,23 +43,34 @@ def stored_table(config: TRHashEngineConfig, state: Mapping[str, Any], prefix: s
     Raises:
         TypeError, ValueError: a table that is not one for this layer, or codes that disagree with it.
     """
-    entry = state.get(prefix + ROUTE_TABLE)
-    table = current if entry is None else checked_table(config, RouteTable(entry, config.num_experts))
+    table = current
+    if prefix + ROUTE_TABLE in state:
+        entry = _require_integers(ROUTE_TABLE, state[prefix + ROUTE_TABLE])
+        table = checked_table(config, RouteTable(entry, config.num_experts))
     require_same_codes(table, {name: state[prefix + name] for name in DERIVED if prefix + name in state})
     return table
 
 
-def require_same_codes(table: RouteTable, stored: Mapping[str, torch.Tensor]) -> None:
+def require_same_codes(table: RouteTable, stored: Mapping[str, Any]) -> None:
     """Refuse pair codes that do not say a table's routes; see `stored_table`.
 
     Raises:
-        ValueError: the entry that disagrees.
+        TypeError, ValueError: the entry that holds no integers, or disagrees.
     """
     for name, derived in derived_entries(table).items():
         if name not in stored or not derived.numel():
             continue
-        if stored[name].shape != derived.shape or not torch.equal(stored[name].cpu().to(torch.int64), derived.to(torch.int64)):
+        entry = _require_integers(name, stored[name])
+        if entry.shape != derived.shape or not torch.equal(entry.cpu().to(torch.int64), derived.to(torch.int64)):
             raise ValueError(
                 f"{name} disagrees with the route table {table!r}; one of them belongs to another checkpoint. Leave {name} "
                 "out to have it derived"
             )
+
+
+def _require_integers(name: str, entry: object) -> torch.Tensor:
+    if not isinstance(entry, torch.Tensor):
+        raise TypeError(f"{name} must hold integers, got {type(entry).__name__}")
+    if entry.is_meta or entry.dtype == torch.bool or entry.dtype.is_floating_point or entry.dtype.is_complex:
+        raise TypeError(f"{name} must hold integers, got {entry.dtype} on {entry.device}")
+    return entry

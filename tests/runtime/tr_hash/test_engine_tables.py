@@ -119,3 +119,23 @@ def test_a_refused_load_changes_nothing_and_says_one_thing(assign: bool) -> None
     model.load_state_dict(source.state_dict(), assign=assign)
     call = inputs(torch.float32)
     assert torch.equal(model[0](*call), source[0](*call))
+
+
+@pytest.mark.parametrize("name", ["route_table", "fused_route_codes", "fused_expert_pairs"])
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        (lambda entry: None, "NoneType"),
+        (Tensor.tolist, "list"),
+        (lambda entry: entry.to("meta"), r"torch\.\w+ on meta"),
+        (lambda entry: entry + 0.5, r"torch\.float32 on cpu"),
+        (Tensor.bool, r"torch\.bool on cpu"),
+    ],
+)
+def test_entries_that_hold_no_integers_are_refused(name: str, changed: Callable[[Tensor], object], found: str) -> None:
+    layer, state = engine(), engine().state_dict()
+    before = {each: entry.clone() for each, entry in layer.state_dict().items()}
+    with pytest.raises(RuntimeError, match=f"{name} must hold integers, got {found}"):
+        layer.load_state_dict(state | {name: changed(state[name])})
+    assert all(torch.equal(entry, before[each]) for each, entry in layer.state_dict().items())
+    layer.load_state_dict(state | {name: state[name].to(torch.int16)})
