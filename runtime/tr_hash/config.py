@@ -117,61 +117,26 @@ class TRHashEngineConfig:
     out_of_range: OutOfRange = "clamp"
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_sizes()
-        self._check_scales()
+        """Fields in their order, then what weights and graphs need together; the first that is wrong is named."""
+        for field in fields(self):
+            value = _of_type(field.name, str(field.type), getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+            for holds, rule in _RULES.get(field.name, ()):
+                _require(holds(value, self), f"{field.name} {rule.format(self)}, got {value!r}")
+        self._check_weights()
         self._check_graphs()
 
-    def _check_types(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and type(value) is not int:
-                raise TypeError(f"{field.name} must be an int, got {value!r} of type {type(value).__name__}")
-            if field.type == "float":
-                object.__setattr__(self, field.name, _finite(field.name, value))
-            if field.type in _ENUMERATIONS:
-                object.__setattr__(self, field.name, _ENUMERATIONS[str(field.type)](value))
-        weights = tuple(_finite("route_weights", weight) for weight in self.route_weights)
-        object.__setattr__(self, "route_weights", weights)
-        if not all(isinstance(bucket, GraphBucket) for bucket in self.graph_buckets):
-            raise TypeError(f"graph_buckets must be a sequence of GraphBucket, got {self.graph_buckets!r}")
-        object.__setattr__(self, "graph_buckets", tuple(sorted(set(self.graph_buckets))))
-
-    def _check_sizes(self) -> None:
-        for name in ("hidden_size", "vocab_size"):
-            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
-        _require(
-            self.vocab_size <= LARGEST_VOCABULARY, f"vocab_size must be at most {LARGEST_VOCABULARY}, got {self.vocab_size}"
-        )
-        _require(
-            self.num_experts in SUPPORTED_EXPERTS, f"num_experts must be one of {SUPPORTED_EXPERTS}, got {self.num_experts}"
-        )
-        _require(self.top_k in SUPPORTED_TOP_K, f"top_k must be one of {SUPPORTED_TOP_K}, got {self.top_k}")
-        _require(
-            self.top_k <= self.num_experts, f"top_k cannot exceed num_experts, got top_k={self.top_k} of {self.num_experts}"
-        )
-        _require(self.shared_width >= 0, f"shared_width must be non-negative, got {self.shared_width}")
-        _require(self.expert_width > 0, f"expert_width must be positive, got {self.expert_width}")
-        _require(self.initializer_range > 0, f"initializer_range must be positive, got {self.initializer_range}")
-        _require(self.layer_index >= 0, f"layer_index must be non-negative, got {self.layer_index}")
-        _require(2 <= self.route_hash_count <= 8, f"route_hash_count must be between 2 and 8, got {self.route_hash_count}")
-
-    def _check_scales(self) -> None:
-        if not self.route_weights:
-            object.__setattr__(self, "route_weights", (1 / self.top_k,) * self.top_k)
-        weights = self.route_weights
+    def _check_weights(self) -> None:
+        weights = tuple(_finite("route_weights", weight) for weight in self.route_weights) or (1 / self.top_k,) * self.top_k
         _require(
             len(weights) == self.top_k,
             f"route_weights must contain exactly top_k values, got {len(weights)} for top_k={self.top_k}",
         )
         _require(min(weights) >= 0, f"route_weights must be non-negative, got {weights}")
         _require(abs(sum(weights) - 1) <= WEIGHT_SUM_TOLERANCE, f"route_weights must sum to 1, got {weights}")
-        for name in ("shared_output_scale", "routed_output_scale"):
-            _require(getattr(self, name) >= 0, f"{name} must be non-negative, got {getattr(self, name)}")
+        object.__setattr__(self, "route_weights", weights)
 
     def _check_graphs(self) -> None:
-        _require(self.world_size > 0, f"world_size must be positive, got {self.world_size}")
-        _require(self.out_of_range in OUT_OF_RANGE, f"out_of_range must be one of {OUT_OF_RANGE}, got {self.out_of_range!r}")
         if self.backend is Backend.CUDA_GRAPH:
             _require(self.phase is Phase.INFERENCE, "CUDA Graph execution is inference-only; set phase='inference'")
             _require(bool(self.graph_buckets), "CUDA Graph execution requires at least one graph bucket; set graph_buckets")
@@ -229,6 +194,58 @@ _ENUMERATIONS: dict[str, Callable[[Any], StrEnum]] = {
 }
 
 
+_Rule = tuple[Callable[[Any, TRHashEngineConfig], bool], str]
+"""Whether a field's value may stand in a configuration whose earlier fields may, and what it must be."""
+
+_POSITIVE: _Rule = (lambda value, _: value > 0, "must be positive")
+_NOT_NEGATIVE: _Rule = (lambda value, _: value >= 0, "must be non-negative")
+
+
+def _one_of(allowed: tuple[Any, ...]) -> _Rule:
+    return lambda value, _: value in allowed, f"must be one of {allowed}"
+
+
+_RULES: dict[str, tuple[_Rule, ...]] = {
+    "hidden_size": (_POSITIVE,),
+    "vocab_size": (_POSITIVE, (lambda value, _: value <= LARGEST_VOCABULARY, f"must be at most {LARGEST_VOCABULARY}")),
+    "num_experts": (_one_of(SUPPORTED_EXPERTS),),
+    "top_k": (
+        _one_of(SUPPORTED_TOP_K),
+        (lambda value, config: value <= config.num_experts, "cannot exceed num_experts ({0.num_experts})"),
+    ),
+    "shared_width": (_NOT_NEGATIVE,),
+    "expert_width": (_POSITIVE,),
+    "initializer_range": (_POSITIVE,),
+    "layer_index": (_NOT_NEGATIVE,),
+    "route_hash_count": ((lambda value, _: 2 <= value <= 8, "must be between 2 and 8"),),
+    "shared_output_scale": (_NOT_NEGATIVE,),
+    "routed_output_scale": (_NOT_NEGATIVE,),
+    "world_size": (_POSITIVE,),
+    "out_of_range": (_one_of(OUT_OF_RANGE),),
+}
+
+
+def _of_type(name: str, annotation: str, value: Any) -> Any:
+    """`value` as the field holds it.
+
+    Raises:
+        TypeError: it is of another type.
+        ValueError: it is no member of the field's enumeration, or not finite.
+    """
+    if annotation == "int" and type(value) is not int:
+        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+    if annotation == "float":
+        return _finite(name, value)
+    if annotation in _ENUMERATIONS:
+        return _ENUMERATIONS[annotation](value)
+    if name == "graph_buckets":
+        buckets = tuple(value)
+        if not all(isinstance(bucket, GraphBucket) for bucket in buckets):
+            raise TypeError(f"graph_buckets must be a sequence of GraphBucket, got {buckets!r}")
+        return tuple(sorted(set(buckets)))
+    return value
+
+
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise ValueError(otherwise)
@@ -237,6 +254,10 @@ def _require(holds: bool, otherwise: str) -> None:
 def _finite(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be finite, got an int beyond the largest float") from None
+    if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value!r}")
-    return float(value)
+    return number

@@ -73,6 +73,8 @@ def test_defaults() -> None:
         ({"shared_output_scale": -1.0}, "shared_output_scale must be non-negative"),
         ({"routed_output_scale": -1.0}, "routed_output_scale must be non-negative"),
         ({"routed_output_scale": math.nan}, "routed_output_scale must be finite"),
+        ({"initializer_range": 10**400}, "initializer_range must be finite, got an int beyond the largest float"),
+        ({"route_weights": (10**400, 0)}, "route_weights must be finite, got an int beyond the largest float"),
         ({"attention_backbone": "mla"}, "is not a valid AttentionBackbone"),
         ({"phase": "eval"}, "is not a valid Phase"),
         ({"precision": "fp64"}, "is not a valid Precision"),
@@ -109,9 +111,46 @@ def test_other_types_are_refused() -> None:
         config(graph_buckets=((1, 2),))
 
 
+IN_ORDER: list[tuple[str, object]] = [
+    ("hidden_size", 0),
+    ("vocab_size", 0),
+    ("num_experts", 3),
+    ("top_k", 3),
+    ("shared_width", -1),
+    ("expert_width", 0),
+    ("initializer_range", 0),
+    ("TRHashStrategy", {"routing_strategy": "foo"}),
+    ("layer_index", -1),
+    ("route_seed", None),
+    ("route_hash_count", 1),
+    ("shared_output_scale", -1.0),
+    ("routed_output_scale", math.nan),
+    ("AttentionBackbone", {"attention_backbone": "mla"}),
+    ("Phase", {"phase": "eval"}),
+    ("Precision", {"precision": "fp64"}),
+    ("Backend", {"backend": "triton"}),
+    ("world_size", 0),
+    ("GraphBucket", {"graph_buckets": ((1, 2),)}),
+    ("out_of_range", "wrap"),
+    ("route_weights", (0.1, 0.1)),
+]
+
+
 def test_the_first_wrong_field_is_named() -> None:
-    with pytest.raises(ValueError, match="hidden_size"):
-        TRHashEngineConfig(hidden_size=-1, vocab_size=-1, num_experts=3)
+    """Whatever else is wrong behind it: fields in their order, then route weights, then what graphs need."""
+    wrong: dict[str, Any] = {"backend": "cuda_graph"}
+    for name, value in reversed(IN_ORDER):
+        wrong |= value if isinstance(value, dict) else {name: value}
+        with pytest.raises((TypeError, ValueError), match=name):
+            config(**wrong)
+    with pytest.raises(ValueError, match="inference-only"):
+        config(backend="cuda_graph")
+
+
+def test_top_k_is_held_against_the_experts_before_later_fields() -> None:
+    with pytest.raises(ValueError, match=r"top_k cannot exceed num_experts \(2\), got 4"):
+        config(num_experts=2, top_k=4, shared_width=-1)
+    assert config(num_experts=4, top_k=4).route_weights == (0.25,) * 4
 
 
 def test_widths() -> None:
@@ -126,6 +165,13 @@ def test_buckets_are_sorted_and_kept_once() -> None:
     assert [(b.batch_size, b.sequence_length) for b in config(graph_buckets=buckets).graph_buckets] == [
         (1, 1), (1, 512), (2, 256), (4, 128),
     ]  # fmt: skip
+
+
+def test_fields_may_come_from_a_generator() -> None:
+    shapes = ((1, 2), (1, 1))
+    given = config(graph_buckets=(GraphBucket(*shape) for shape in shapes), route_weights=(each / 4 for each in (3, 1)))
+    assert given.graph_buckets == (GraphBucket(1, 1), GraphBucket(1, 2))
+    assert given.route_weights == (0.75, 0.25)
 
 
 def test_json_keeps_every_bit() -> None:
