@@ -16,7 +16,8 @@ WITHOUT_EFFECT = {
     "telemetry": "routes are constant; RouteTable.occupancy() tells them",
     "tensor_parallel_size": "experts are not sharded; run replicas under DistributedDataParallel",
 }
-_OFF = (None, False, 0, 1, "false")
+_OFF: tuple[object, ...] = (None, False, 0, "false")
+_OFF_VALUES = dict.fromkeys(WITHOUT_EFFECT, _OFF) | {"tensor_parallel_size": (*_OFF, 1)}
 
 
 def layer_config(
@@ -36,17 +37,19 @@ def layer_config(
 
     Raises:
         KeyError: a needed setting is missing.
-        ValueError: a strategy the model does not offer, a width that experts cannot share equally, or a setting that would
-            have no effect, with the reason.
+        ValueError: a layer the model does not have, a strategy it does not offer, a width that experts cannot share equally,
+            or a setting that would have no effect, with the reason.
     """
     for name, why in WITHOUT_EFFECT.items():
-        if settings.get(name) not in _OFF:
+        if not _is_off(name, settings.get(name)):
             raise ValueError(f"{name}={settings[name]!r} would have no effect: {why}")
+    if num_layers is not None and not 0 <= layer_index < num_layers:
+        raise ValueError(f"layer_index must be one of 0..{num_layers - 1}, got {layer_index}")
     strategy = settings.get("routing_strategy", "modulo_cyclic")
     if strategy not in STRATEGIES:
         raise ValueError(f"a model's routing_strategy must be one of {sorted(STRATEGIES)}, got {strategy!r}")
     experts, top_k, routed = settings.get("num_experts", 1), settings.get("top_k", 1), settings["intermediate_size"]
-    if routed % experts:
+    if not experts or routed % experts:
         raise ValueError(f"TR-Hash routed width must be divisible by num_experts, got {routed} for {experts}")
     shared = settings.get("shared_intermediate_size") or routed
     return TRHashEngineConfig(
@@ -79,6 +82,11 @@ def primary_weights(primary: float | None, top_k: int) -> tuple[float, ...]:
         return (1 / top_k,) * top_k
     held = min(max(primary, 0.0), 1.0)
     return (held, *[(1 - held) / (top_k - 1)] * (top_k - 1))
+
+
+def _is_off(name: str, value: object) -> bool:
+    """Whether a setting asks for nothing; by type too, because True equals 1."""
+    return any(type(value) is type(off) and value == off for off in _OFF_VALUES[name])
 
 
 def _backend(settings: Mapping[str, Any]) -> str:

@@ -171,12 +171,16 @@ def test_scales_between_first_and_last_layer() -> None:
     assert scales == [1.0, 1.5, 2.0, 2.5, 3.0]
     with pytest.raises(ValueError, match="give num_layers"):
         layer_config(settings, 0)
+    for index in (-1, 5, 9):
+        with pytest.raises(ValueError, match=rf"layer_index must be one of 0\.\.4, got {index}"):
+            layer_config(settings, index, num_layers=5)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"intermediate_size": 25}, "TR-Hash routed width must be divisible by num_experts"),
+        ({"num_experts": 0}, "TR-Hash routed width must be divisible by num_experts, got 24 for 0"),
         ({"routing_strategy": "token_id_affine_hash"}, "routing_strategy must be one of"),
         ({"routing_strategy": "round_robin"}, "routing_strategy must be one of"),
     ],

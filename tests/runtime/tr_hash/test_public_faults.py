@@ -246,6 +246,11 @@ def test_fault_14_training_keeps_no_more_than_a_dense_layer() -> None:
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_fault_15_settings_without_effect_are_refused(name: str) -> None:
     settings = {"hidden_size": HIDDEN, "vocab_size": VOCABULARY, "intermediate_size": 8}
-    with pytest.raises(ValueError, match=f"{name}=2 would have no effect"):
-        layer_config(settings | {name: 2}, 0)
-    assert layer_config(settings | {name: None}, 0).top_k == 1
+    asked: list[object] = [2, True, 1.0, "true"]
+    off: list[object] = [None, False, 0, "false"]
+    (off if name == "tensor_parallel_size" else asked).append(1)
+    for value in asked:
+        with pytest.raises(ValueError, match=f"{name}={value!r} would have no effect"):
+            layer_config(settings | {name: value}, 0)
+    for value in off:
+        assert layer_config(settings | {name: value}, 0).top_k == 1
