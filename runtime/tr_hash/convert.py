@@ -79,20 +79,22 @@ def from_token_routed(
             with 1/K by the engine, and its tensors do not tell which: state it.
         layer_index: place of the layer in the model.
         top_k: needed only where there is no table of all routes; the routes are then primary + j modulo E, as the
-            serving runtime reads such checkpoints.
+            serving runtime reads such checkpoints. Beside a table it must be the table's.
         routing_strategy: recorded; the table is the checkpoint's whatever it says.
         shared_output_scale, routed_output_scale: the checkpoint's.
 
     Raises:
-        ValueError: another mlp_type, a tensor whose meaning is not known, a missing one, an unstated primary weight, or a
-            table that is none.
+        TypeError: a table of something other than integers.
+        ValueError: another mlp_type, a tensor whose meaning is not known, a missing one, weights of several dtypes or of one
+            an engine does not have, an unstated primary weight, or a table that is none.
     """
     if mlp_type not in TOKEN_ROUTED_TYPES:
         raise ValueError(f"mlp_type must be one of {TOKEN_ROUTED_TYPES}, got {mlp_type!r}")
     unknown = sorted(tensors.keys() - RENAMED.keys() - {TABLE, PRIMARY, *DROPPED})
     if unknown:
         raise ValueError(f"don't know how to convert token_routed MLP tensor {unknown[0]} (of {len(unknown)} such)")
-    missing = [name for name in RENAMED if name not in tensors and not name.startswith("shared")]
+    shared = any(name.startswith("shared") for name in tensors)
+    missing = [name for name in RENAMED if name not in tensors and (shared or not name.startswith("shared"))]
     if missing:
         raise ValueError(f"the layer has no {', '.join(missing)}")
     state = {new: tensors[old] for old, new in RENAMED.items() if old in tensors}
@@ -103,22 +105,19 @@ def from_token_routed(
             "top_k_primary_weight is not stated, and means 0.95 in checkpoints of TokenRoutedMLP but 1/K in those of the "
             "engine; pass primary_weight=0.95 or 1/K, whichever the checkpoint was trained with"
         )
-    dtype = state["expert_gate"].dtype
-    if dtype not in _PRECISIONS:
-        raise ValueError(f"weights are {dtype}; an engine has one of {[str(each) for each in _PRECISIONS]}")
     config = TRHashEngineConfig(
         hidden_size=hidden_size,
         vocab_size=routes.vocab_size,
         num_experts=experts,
         top_k=routes.top_k,
-        shared_width=state["shared_gate.weight"].shape[0] if "shared_gate.weight" in state else 0,
+        shared_width=state["shared_gate.weight"].shape[0] if shared else 0,
         expert_width=width,
         routing_strategy=TRHashStrategy(routing_strategy),
         layer_index=layer_index,
         route_weights=primary_weights(primary_weight, routes.top_k),
         shared_output_scale=shared_output_scale,
         routed_output_scale=routed_output_scale,
-        precision=_PRECISIONS[dtype],
+        precision=_precision(state),
     )
     return ConvertedLayer(config, routes, state | {ROUTE_TABLE: routes.experts})
 
@@ -130,10 +129,12 @@ def expanded(layer: TRHashEngine) -> ConvertedLayer:
         layer: of four experts, top-2, at full capacity.
 
     Returns:
-        A layer of eight experts under the hierarchical strategy, whose table folds back to the present one.
+        A layer of eight experts under the hierarchical strategy, whose table folds back to the present one. Its precision is
+        what the weights are, also where they were cast.
 
     Raises:
-        ValueError: another number of experts or routes, or reduced capacity.
+        ValueError: another number of experts or routes, reduced capacity, or weights of several dtypes or of one an engine
+            does not have.
     """
     config = layer.config
     if config.num_experts not in _EXPANDED or config.top_k != 2 or layer.is_reduced:
@@ -147,7 +148,10 @@ def expanded(layer: TRHashEngine) -> ConvertedLayer:
     for name in ("expert_gate", "expert_up", "expert_down"):
         state[name] = torch.cat([state[name], state[name]])
     changed = config.replaced(
-        num_experts=experts, routing_strategy=TRHashStrategy.HIERARCHICAL_HASH, route_seed=DEFAULT_ROUTE_SEED
+        num_experts=experts,
+        routing_strategy=TRHashStrategy.HIERARCHICAL_HASH,
+        route_seed=DEFAULT_ROUTE_SEED,
+        precision=_precision(state),
     )
     return ConvertedLayer(changed, routes, state | {ROUTE_TABLE: routes.experts})
 
@@ -191,8 +195,22 @@ def to_serving(layer: TRHashEngine, *, dtype: torch.dtype | None = None) -> tupl
 
 def _carried_table(tensors: Mapping[str, Tensor], experts: int, top_k: int | None) -> RouteTable:
     if TABLE in tensors:
-        return RouteTable(tensors[TABLE], experts)
+        table = RouteTable(tensors[TABLE], experts)
+        if top_k not in (None, table.top_k):
+            raise ValueError(f"top_k={top_k}, but {TABLE} has {table.top_k} routes; leave top_k out")
+        return table
     if PRIMARY not in tensors or top_k is None:
         raise ValueError(f"the layer has no {TABLE}; with {PRIMARY} alone, pass top_k as well")
-    primary = tensors[PRIMARY].to(torch.int64)
-    return RouteTable(torch.stack([(primary + position) % experts for position in range(top_k)]), experts)
+    primary = RouteTable(tensors[PRIMARY][None], experts).experts.to(torch.int64)  # the modulo would hide wrong ids
+    return RouteTable(torch.cat([(primary + position) % experts for position in range(top_k)]), experts)
+
+
+def _precision(weights: Mapping[str, Tensor]) -> Precision:
+    """The one that parameters are created in to hold these weights to the bit."""
+    dtypes = {weight.dtype for weight in weights.values()}
+    if len(dtypes) > 1 or not dtypes <= _PRECISIONS.keys():
+        found = " and ".join(sorted(map(str, dtypes)))
+        raise ValueError(
+            f"weights are {found}; an engine has one of {[str(each) for each in _PRECISIONS]} for all, so cast them"
+        )
+    return _PRECISIONS[dtypes.pop()]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foldfx.runtime.tr_hash import RouteTable, TRHashEngine
-from foldfx.runtime.tr_hash.convert import DROPPED, expanded, from_token_routed, to_serving
+from foldfx.runtime.tr_hash.convert import DROPPED, ConvertedLayer, expanded, from_token_routed, to_serving
 from foldfx.runtime.tr_hash.model_config import layer_config
 
 from .definition import HIDDEN, SHARED, VOCABULARY, WIDTH, assert_near, engine, inputs
@@ -80,7 +80,7 @@ def test_weights_are_carried_over_to_the_bit(dtype: torch.dtype) -> None:
     assert settings["mlp_type"] == "token_routed"
 
 
-def convert(tensors: dict[str, Tensor], **changes: Any) -> object:
+def convert(tensors: dict[str, Tensor], **changes: Any) -> ConvertedLayer:
     return from_token_routed(tensors, **{"mlp_type": "token_routed", "primary_weight": 0.5, "layer_index": 0} | changes)
 
 
@@ -94,7 +94,10 @@ def convert(tensors: dict[str, Tensor], **changes: Any) -> object:
         ({"topk_token_to_expert": None}, {}, "the layer has no topk_token_to_expert"),
         ({"topk_token_to_expert": None, "token_to_expert": PLANTED[0]}, {}, "pass top_k as well"),
         ({"topk_token_to_expert": torch.zeros_like(PLANTED)}, {}, "distinct experts"),
-        ({"gate_proj_w": torch.zeros(4, HIDDEN, WIDTH, dtype=torch.float64)}, {}, r"weights are torch\.float64"),
+        ({"shared_down.weight": None}, {}, r"the layer has no shared_down\.weight"),
+        ({}, {"top_k": 1}, "top_k=1, but topk_token_to_expert has 2 routes"),
+        ({"shared_up.weight": torch.zeros(SHARED, HIDDEN).bfloat16()}, {}, r"weights are torch\.bfloat16 and torch\.float32"),
+        (checkpoint(torch.float64), {}, r"weights are torch\.float64"),
     ],
 )
 def test_refusals(change: dict[str, Tensor | None], arguments: dict[str, Any], message: str) -> None:
@@ -105,12 +108,29 @@ def test_refusals(change: dict[str, Tensor | None], arguments: dict[str, Any], m
 
 def test_what_is_derived_is_dropped_and_what_is_old_is_read() -> None:
     tensors = checkpoint(torch.float32) | dict.fromkeys(DROPPED, torch.zeros(1))
-    assert convert(tensors) is not None
+    assert convert(tensors).routes == convert(tensors, top_k=2).routes == RouteTable(PLANTED, 4)
     del tensors["topk_token_to_expert"]
     converted = from_token_routed(
         tensors | {"token_to_expert": PLANTED[0]}, mlp_type="token_routed", primary_weight=0.95, layer_index=0, top_k=2
     )
     assert torch.equal(converted.routes.experts.long(), torch.stack([PLANTED[0], (PLANTED[0] + 1) % 4]))
+
+
+@pytest.mark.parametrize(
+    ("primary", "error", "message"),
+    [
+        (PLANTED[0] * 7, ValueError, "out-of-range expert index: 7 at route position 0 of token 1"),
+        (PLANTED[0] - 1, ValueError, "out-of-range expert index: -1 at route position 0 of token 0"),
+        (PLANTED[0] + 0.9, TypeError, "must hold integers, got float32"),
+        (PLANTED[0] == 0, TypeError, "must hold integers, got bool"),
+    ],
+)
+def test_an_old_table_is_checked_before_its_routes_are_counted_on(
+    primary: Tensor, error: type[Exception], message: str
+) -> None:
+    tensors = {name: entry for name, entry in checkpoint(torch.float32).items() if name != "topk_token_to_expert"}
+    with pytest.raises(error, match=message):
+        convert(tensors | {"token_to_expert": primary}, top_k=2)
 
 
 @pytest.mark.parametrize("planted", [False, True])
@@ -127,6 +147,25 @@ def test_eight_experts_for_four_compute_the_same(planted: bool) -> None:
     assert int((larger.routes.experts >= 4).sum()) > VOCABULARY // 4
     hidden, ids = inputs(torch.float64)
     assert_near("expanded", larger.double()(hidden, ids), layer.double()(hidden, ids), torch.float64)
+
+
+@pytest.mark.parametrize(("precision", "cast"), [("bf16", torch.float32), ("fp32", torch.bfloat16), ("fp32", torch.float16)])
+def test_expansion_keeps_the_bits_of_a_layer_that_was_cast(precision: str, cast: torch.dtype) -> None:
+    layer = engine(cast, precision=precision)
+    with torch.no_grad():
+        layer.expert_gate.mul_(1.001)
+    larger = expanded(layer).engine()
+    assert {weight.dtype for weight in larger.parameters()} == {cast}
+    assert torch.equal(larger.expert_gate, layer.expert_gate.repeat(2, 1, 1))
+
+
+def test_expansion_refuses_dtypes_that_an_engine_is_not_created_in() -> None:
+    with pytest.raises(ValueError, match=r"weights are torch\.float64"):
+        expanded(engine(torch.float64))
+    mixed = engine()
+    mixed.shared_up.half()
+    with pytest.raises(ValueError, match=r"weights are torch\.float16 and torch\.float32"):
+        expanded(mixed)
 
 
 @pytest.mark.parametrize("source", [{"num_experts": 8}, {"top_k": 1}, {"num_experts": 2}], ids=str)
