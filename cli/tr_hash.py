@@ -49,31 +49,41 @@ def build_command(
         route_hash_count=route_hash_count,
     )
     if out is not None:
-        said = {"strategy": strategy, "num_experts": num_experts, "layer_index": layer_index, "route_seed": route_seed}
-        metadata = {name: str(value) for name, value in said.items()} | {"sha256": table.sha256}
-        save_file({ROUTE_TABLE: table.experts}, out, metadata)
+        said = {
+            "strategy": strategy,
+            "num_experts": num_experts,
+            "layer_index": layer_index,
+            "route_seed": route_seed,
+            "route_hash_count": route_hash_count,
+            "sha256": table.sha256,
+        }
+        save_file({ROUTE_TABLE: table.experts}, out, {name: str(value) for name, value in said.items()})
     _print([_described(ROUTE_TABLE, table)], as_json)
 
 
 @tables_app.command("check")
 def check_command(
     file: Annotated[Path, typer.Argument(help="A safetensors checkpoint, or a table that `build` wrote.")],
-    num_experts: Annotated[int | None, typer.Option(help="E, where the file holds no expert weights that tell.")] = None,
+    num_experts: Annotated[int | None, typer.Option(help="E, where the file does not tell.")] = None,
     strategy: Annotated[TRHashStrategy | None, typer.Option(help="Compare every table with this construction.")] = None,
-    route_seed: Seed = DEFAULT_ROUTE_SEED,
-    route_hash_count: HashCount = 2,
+    route_seed: Annotated[int | None, typer.Option(help="Salt of the construction.")] = None,
+    route_hash_count: Annotated[int | None, typer.Option(help="Channels of the multi-hash.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every route table in a file: range, distinct experts, pair codes and, if asked, the construction.
 
-    The layer is read from `layers.N.` in a table's name, and is 0 without. Exit code 2: a table is not as it should be.
+    A table that `build` wrote is compared with the digest and the construction stated in its file, unless options say
+    otherwise. In a checkpoint the layer is read from `layers.N.` in a table's name, and is 0 without. Exit code 2: a table
+    is not as it should be.
     """
     if not file.is_file():
         raise typer.BadParameter(f"there is no file {file}")
     stored = _read(file, num_experts)
     if not stored:
         raise typer.BadParameter(f"{file} holds no entry named {ROUTE_TABLE} or {TABLE}")
-    found = [each.checked(strategy, route_seed, route_hash_count) for each in stored]
+    options = {"strategy": strategy, "route_seed": route_seed, "route_hash_count": route_hash_count}
+    asked = {name: str(value) for name, value in options.items() if value is not None}
+    found = [each.checked(asked) for each in stored]
     _print(found, as_json)
     if any(each["wrong"] for each in found):
         raise typer.Exit(NOT_AS_SAID)
@@ -81,35 +91,43 @@ def check_command(
 
 @dataclass(frozen=True)
 class _Stored:
-    """A table as it lies in a file, with what lies beside it."""
+    """A table as it lies in a file, with what lies beside it and what the file says of it."""
 
     name: str
     experts: Any
     num_experts: int
     derived: dict[str, Any]
+    said: dict[str, str]
 
-    def checked(self, strategy: TRHashStrategy | None, route_seed: int, route_hash_count: int) -> dict[str, Any]:
+    def checked(self, asked: dict[str, str]) -> dict[str, Any]:
         """What it is, and under `wrong` what is the matter with it, or None."""
         try:
             table = RouteTable(self.experts, self.num_experts)
             require_same_codes(table, self.derived)
+            return _described(self.name, table) | {"wrong": self._otherwise(table, self._layer() | self.said | asked)}
         except (TypeError, ValueError) as error:
             return {"name": self.name, "wrong": str(error)}
-        if strategy is None:
-            return _described(self.name, table)
+
+    def _layer(self) -> dict[str, str]:
         layer = re.search(r"(?:^|\.)layers\.(\d+)\.", self.name)
+        return {"layer_index": layer[1]} if layer else {}
+
+    def _otherwise(self, table: RouteTable, said: dict[str, str]) -> str | None:
+        """How the table differs from what is said of it, or None."""
+        if said.get("sha256", table.sha256) != table.sha256:
+            return f"its sha256 is {table.sha256}, but the file says {said['sha256']}"
+        if "strategy" not in said:
+            return None
         expected = build_route_table(
-            strategy,
+            said["strategy"],
             vocab_size=table.vocab_size,
             num_experts=table.num_experts,
             top_k=table.top_k,
-            layer_index=int(layer[1]) if layer else 0,
-            route_seed=route_seed,
-            route_hash_count=route_hash_count,
+            **{name: int(said[name]) for name in ("layer_index", "route_seed", "route_hash_count") if name in said},
         )
         differing = int((expected.experts != table.experts).any(0).sum())
-        wrong = f"{differing:,} of {table.vocab_size:,} tokens are routed otherwise than by {strategy}" if differing else None
-        return _described(self.name, table) | {"wrong": wrong}
+        by = said["strategy"]
+        return f"{differing:,} of {table.vocab_size:,} tokens are routed otherwise than by {by}" if differing else None
 
 
 def _read(file: Path, num_experts: int | None) -> list[_Stored]:
@@ -121,12 +139,16 @@ def _read(file: Path, num_experts: int | None) -> list[_Stored]:
             if last not in (ROUTE_TABLE, TABLE):
                 continue
             head = f"{prefix}." if prefix else ""
+            said = metadata if name == ROUTE_TABLE else {}
             weights = [each for each in (f"{head}expert_gate", f"{head}gate_proj_w") if each in names]
-            experts = num_experts or (held.get_slice(weights[0]).get_shape()[0] if weights else metadata.get("num_experts"))
+            told = held.get_slice(weights[0]).get_shape()[0] if weights else said.get("num_experts")
+            experts = num_experts if told is None else int(told)
             if experts is None:
                 raise typer.BadParameter(f"nothing in {file} tells the number of experts of {name}; pass --num-experts")
+            if num_experts not in (None, experts):
+                raise typer.BadParameter(f"--num-experts {num_experts}, but {file} has {experts} for {name}; leave it out")
             derived = {each: held.get_tensor(head + each) for each in (CODES, PAIRS) if head + each in names}
-            stored.append(_Stored(name, held.get_tensor(name), int(experts), derived))
+            stored.append(_Stored(name, held.get_tensor(name), experts, derived, said))
     return stored
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from foldfx import cli
@@ -28,6 +29,55 @@ def test_build_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     assert cli.main(["routes", "check", str(out), "--strategy", "modulo_cyclic"]) == 2
     assert "tokens are routed otherwise than by modulo_cyclic" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "said", [["--layer-index", "3"], ["--route-seed", "5"], ["--route-hash-count", "4"]], ids=lambda said: said[0]
+)
+def test_check_takes_from_a_built_file_what_build_was_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: list[str]
+) -> None:
+    """Without options and with the strategy; what options say counts more."""
+    out = tmp_path / "table.safetensors"
+    assert cli.main([*BUILD, *said, "--out", str(out)]) == 0
+    assert cli.main(["routes", "check", str(out)]) == 0
+    assert cli.main(["routes", "check", str(out), "--strategy", "token_id_multi_hash"]) == 0
+    capsys.readouterr()
+    assert cli.main(["routes", "check", str(out), "--route-seed", "6"]) == 2
+    assert "tokens are routed otherwise than by token_id_multi_hash" in capsys.readouterr().out
+
+
+def test_check_compares_a_built_table_with_its_digest_and_construction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "table.safetensors"
+    assert cli.main([*BUILD, "--out", str(out)]) == 0
+    with safe_open(out, framework="pt") as held:
+        table, said = held.get_tensor("route_table"), held.metadata()
+    for changed, message in (
+        ({"sha256": "0" * 64}, f"its sha256 is {FIRST_LAYER}"),
+        ({"layer_index": "1"}, "tokens are routed otherwise than by token_id_multi_hash"),
+        ({"strategy": "round_robin"}, "'round_robin' is not a valid TRHashStrategy"),
+    ):
+        save_file({"route_table": table}, out, said | changed)
+        capsys.readouterr()
+        assert cli.main(["routes", "check", str(out)]) == 2
+        assert message in capsys.readouterr().out
+    save_file({"route_table": table}, out, said)
+    assert cli.main(["routes", "check", str(out)]) == 0
+
+
+def test_check_refuses_another_number_of_experts_than_the_file_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights or metadata tell; a table for 4 experts would be in range for 16, too."""
+    out = tmp_path / "table.safetensors"
+    assert cli.main([*BUILD, "--out", str(out)]) == 0
+    for file in (out, checkpoint(tmp_path)):
+        for experts in ("16", "0"):
+            assert cli.main(["routes", "check", str(file), "--num-experts", experts]) == 1
+            assert f"--num-experts {experts}, but {file} has 4 for" in capsys.readouterr().err
+        assert cli.main(["routes", "check", str(file), "--num-experts", "4"]) == 0
 
 
 def test_build_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +104,9 @@ def test_check_reads_every_layer_of_a_checkpoint(tmp_path: Path, capsys: pytest.
     assert [each["name"] for each in found] == [f"layers.{layer}.mlp.engine.route_table" for layer in range(2)]
     assert {each["num_experts"] for each in found} == {4}
     assert cli.main(["routes", "check", str(file), "--strategy", "token_id_balanced_hash", "--route-seed", "1"]) == 2
+    capsys.readouterr()
+    assert cli.main(["routes", "check", str(file), "--strategy", "token_id_hierarchical_hash", "--json"]) == 2
+    assert {each["num_experts"] for each in json.loads(capsys.readouterr().out)} == {4}
 
 
 @pytest.mark.parametrize(
