@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from .stored import ROUTE_TABLE
+from .convert import PRIMARY, TABLE
+from .stored import DERIVED, ROUTE_TABLE
 
 PRETRAINING, REFINEMENT, FINETUNING = STAGES = ("pretraining", "refinement", "supervised-finetuning")
 VISION = "vision"
@@ -24,6 +25,8 @@ PLAN_FIELDS = (
     "unique_tokens",
     "source_unique_tokens",
 )
+COUNTS = ("seq_len", "row_alignment", "unique_tokens")
+ROUTES = (ROUTE_TABLE, *DERIVED, TABLE, PRIMARY)
 
 
 def validate_training_stage_transition(
@@ -69,13 +72,13 @@ def validate_refinement_plan(refinement: Mapping[str, Any], pretrain: Mapping[st
         sources of the phase `unique_core`, whose files keep their order.
 
     Raises:
-        ValueError: what is missing, repeated or different.
+        ValueError: what is missing, of another form, repeated or different.
     """
     core = _core_phase("refinement", refinement)
     fingerprints = [plan_fingerprint(plan) for plan in (refinement, pretrain)]
     _require(len(refinement["phases"]) == 1, f"refinement must have the phase {UNIQUE_CORE} alone")
     trained, unique = refinement.get("trained_tokens"), refinement["unique_tokens"]
-    _require(trained == unique, f"refinement trains {trained} tokens, the unique core has {unique}")
+    _require(type(trained) is int and trained == unique, f"refinement trains {trained} tokens, the unique core has {unique}")
     passes = refinement.get("source_passes")
     _require(isinstance(passes, Mapping) and bool(passes), "refinement needs source_passes, a mapping of source to 1")
     assert isinstance(passes, Mapping)
@@ -91,10 +94,13 @@ def plan_fingerprint(plan: Mapping[str, Any]) -> str:
     """The fingerprint of a plan's unique core; see `validate_refinement_plan`.
 
     Raises:
-        ValueError: a field is missing (two plans that both leave it out would look equal), or there is no core phase.
+        ValueError: a field is missing or null (two plans that both leave it out would look equal), one of `COUNTS` is not a
+            positive int, or there is no core phase.
     """
-    missing = [field for field in PLAN_FIELDS if field not in plan]
+    missing = [field for field in PLAN_FIELDS if plan.get(field) is None]
     _require(not missing, f"the plan has no {', '.join(missing)}")
+    for field in COUNTS:
+        _require(type(plan[field]) is int and plan[field] > 0, f"{field} must be a positive int, got {plan[field]!r}")
     sources = {
         name: [{"file": entry["file"], "rows": entry["rows"]} for entry in entries]
         for name, entries in _core_phase("plan", plan)["sources"].items()
@@ -107,10 +113,12 @@ def plan_fingerprint(plan: Mapping[str, Any]) -> str:
 def validate_refined_state(source: Mapping[str, torch.Tensor], refined: Mapping[str, torch.Tensor]) -> None:
     """Refuse a refined state dict that differs from its source in more than values of weights.
 
-    Token ids mean what they meant, so route tables must be equal; names, shapes and dtypes of weights must, too.
+    Token ids mean what they meant, so route tables and what was derived from them (`ROUTES`) must be equal; names, shapes
+    and dtypes of weights must, too.
 
     Args:
-        source, refined: state dicts of engines or of models that hold some.
+        source, refined: state dicts of engines or of models that hold some, under the names of the engine or those of the
+            serving runtime.
 
     Raises:
         ValueError: the first entry that differs, and how.
@@ -119,8 +127,8 @@ def validate_refined_state(source: Mapping[str, torch.Tensor], refined: Mapping[
         raise ValueError(f"refinement changed the layout: {sorted(source.keys() ^ refined.keys())} are in one state alone")
     for name, before in source.items():
         after = refined[name]
-        if name.rpartition(".")[2] == ROUTE_TABLE:
-            same = before.shape == after.shape and torch.equal(before.cpu().long(), after.cpu().long())
+        if name.rpartition(".")[2] in ROUTES:
+            same = before.shape == after.shape and bool((before.cpu() == after.cpu()).all())
             _require(same, f"refinement changed {name}; token ids would reach other experts")
         elif (before.shape, before.dtype) != (after.shape, after.dtype):
             raise ValueError(
@@ -129,12 +137,23 @@ def validate_refined_state(source: Mapping[str, torch.Tensor], refined: Mapping[
 
 
 def _core_phase(what: str, plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    phases: Sequence[Mapping[str, Any]] = plan.get("phases") or ()
-    core = [phase for phase in phases if phase.get("name") == UNIQUE_CORE]
+    phases: Any = plan.get("phases")
+    listed = isinstance(phases, list | tuple) and all(isinstance(phase, Mapping) for phase in phases)
+    _require(listed, f"the {what} must have phases, a list of mappings")
+    core: list[Mapping[str, Any]] = [phase for phase in phases if phase.get("name") == UNIQUE_CORE]
     _require(len(core) == 1, f"the {what} must have exactly one phase {UNIQUE_CORE}, got {[p.get('name') for p in phases]}")
     _require(_is_one(core[0].get("passes")), f"{UNIQUE_CORE} of the {what} must have passes 1, got {core[0].get('passes')!r}")
-    _require(bool(core[0].get("sources")), f"{UNIQUE_CORE} of the {what} has no sources")
+    sources = core[0].get("sources")
+    _require(isinstance(sources, Mapping) and bool(sources), f"{UNIQUE_CORE} of the {what} has no sources, a mapping to files")
+    wrong = [name for name, entries in core[0]["sources"].items() if not _lists_files(entries)]
+    _require(not wrong, f"source {', '.join(map(str, wrong))} of the {what} must be a list of files, each with file and rows")
     return core[0]
+
+
+def _lists_files(entries: object) -> bool:
+    if not isinstance(entries, list | tuple) or not entries:
+        return False
+    return all(isinstance(entry, Mapping) and None not in (entry.get("file"), entry.get("rows")) for entry in entries)
 
 
 def _is_one(count: object) -> bool:

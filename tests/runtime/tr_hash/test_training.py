@@ -16,7 +16,9 @@ import torch
 from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
+from foldfx.runtime.tr_hash.convert import to_serving
 from foldfx.runtime.tr_hash.training import (
+    PLAN_FIELDS,
     STAGES,
     plan_fingerprint,
     validate_refined_state,
@@ -107,8 +109,36 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]
     "a source twice": (lambda r, p: r.update(source_passes={"a": 2, "b": 1}), "source_passes must be 1 each"),
     "other corpus": (lambda r, p: p.update(dataset="e"), "the corpora differ"),
     "other rows": (lambda r, p: p["phases"][0]["sources"]["a"][0].update(rows=7), "the corpora differ"),
+    "tokens that are true": (
+        lambda r, p: r.update(trained_tokens=True, unique_tokens=True),
+        "unique_tokens must be a positive",
+    ),
+    "trained tokens unsaid": (lambda r, p: r.pop("trained_tokens"), "trains None tokens"),
+    "trained tokens as a float": (lambda r, p: r.update(trained_tokens=64.0), r"trains 64\.0 tokens"),
+    "no tokens": (lambda r, p: [plan.update(unique_tokens=0, trained_tokens=0) for plan in (r, p)], "unique_tokens must be"),
+    "no length": (lambda r, p: p.update(seq_len="8"), "seq_len must be a positive int, got '8'"),
+    "no rows": (
+        lambda r, p: r["phases"][0]["sources"]["a"][0].pop("rows"),
+        "source a of the refinement must be a list of files",
+    ),
+    "null file": (lambda r, p: p["phases"][0]["sources"]["b"][0].update(file=None), "source b of the plan must be a list"),
+    "no files": (lambda r, p: r["phases"][0]["sources"].update(a=[]), "source a of the refinement must be a list of files"),
+    "a list of sources": (lambda r, p: r["phases"][0].update(sources=["a", "b"]), "has no sources, a mapping"),
+    "a mapping of phases": (
+        lambda r, p: r.update(phases={"unique_core": r["phases"][0]}),
+        "must have phases, a list of mappings",
+    ),
+    "phases by name": (lambda r, p: p.update(phases=["unique_core"]), "must have phases, a list of mappings"),
     "a field in neither": (lambda r, p: (r.pop("revision"), p.pop("revision")), "the plan has no revision"),
 }
+
+
+@pytest.mark.parametrize("field", PLAN_FIELDS)
+def test_a_field_that_is_null_in_both_plans_is_missing(field: str) -> None:
+    """Not equal."""
+    refinement, pretrain = (plan | {field: None} for plan in plans())
+    with pytest.raises(ValueError, match=f"the plan has no {field}"):
+        validate_refinement_plan(refinement, pretrain)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -144,11 +174,24 @@ def test_full_parameter_refinement_keeps_ids_tables_and_layout() -> None:
     other = engine(routing_strategy="modulo_cyclic")
     for refined, message in (
         (after | {"route_table": other.route_table}, "changed route_table; token ids would reach other experts"),
+        (after | {"fused_route_codes": other.state_dict()["fused_route_codes"]}, "changed fused_route_codes; token ids"),
+        (after | {"fused_expert_pairs": after["fused_expert_pairs"].flip(0)}, "changed fused_expert_pairs; token ids"),
         (after | {"expert_up": after["expert_up"].double()}, "changed expert_up from"),
         (after | {"more": torch.zeros(1)}, r"changed the layout: \['more'\]"),
     ):
         with pytest.raises(ValueError, match=message):
             validate_refined_state(before, refined)
+
+
+@pytest.mark.parametrize("name", ["topk_token_to_expert", "token_to_expert"])
+def test_refinement_keeps_tables_under_serving_names(name: str) -> None:
+    before, other = (to_serving(engine(route_weights=(0.5, 0.5), layer_index=index))[0] for index in range(2))
+    before, other = ({f"layers.0.mlp.{each}": entry for each, entry in state.items()} for state in (before, other))
+    name = f"layers.0.mlp.{name}"
+    validate_refined_state(before, other | {each: entry.int() for each, entry in before.items() if "token" in each})
+    for changed in (other[name], before[name] + 0.5):
+        with pytest.raises(ValueError, match=f"changed {name}; token ids"):
+            validate_refined_state(before, before | {name: changed})
 
 
 def _replica(rank: int, port: int, folder: str) -> None:
