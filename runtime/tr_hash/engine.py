@@ -161,7 +161,8 @@ class TRHashEngine(nn.Module):
         self.set_route_weights((primary, *[(1 - primary) / rest] * rest) if rest else (primary,))
 
     def load_route_table(self, table: RouteTable | Tensor) -> None:
-        """Exchange the route table. It is checked before anything changes, and goes where the weights are.
+        """Exchange the route table. It is checked before anything changes; where the present one is on meta, it goes where the
+        weights are.
 
         Raises:
             TypeError, ValueError: another shape or expert count than the layer's, ids out of range, or one twice for a token.
@@ -302,7 +303,7 @@ class TRHashEngine(nn.Module):
     def _place(self, name: str, table: Tensor | None, device: torch.device) -> None:
         """Set a table's buffer, and with it what is kept aside: content that `meta` would lose, and nothing else."""
         placed = None if table is None else table.to(device)
-        if table is not None and device.type == "meta":
+        if table is not None and not table.is_meta and device.type == "meta":
             self._aside[name] = table.cpu()
         else:
             self._aside.pop(name, None)
@@ -336,7 +337,8 @@ class TRHashEngine(nn.Module):
             error_msgs.append(f"{prefix or 'engine '}route table refused, nothing loaded: {error}")
             for name in [name for name in state_dict if name.startswith(prefix)]:
                 del state_dict[name]
-            state_dict.update(self.state_dict(prefix=prefix, keep_vars=True))  # modules below find what they hold
+            for name, child in self.named_children():  # they load next, and find what they hold
+                state_dict.update(child.state_dict(prefix=f"{prefix}{name}.", keep_vars=True))
             return
         for name in DERIVED:
             state_dict.pop(prefix + name, None)

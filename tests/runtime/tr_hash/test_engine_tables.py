@@ -139,3 +139,16 @@ def test_entries_that_hold_no_integers_are_refused(name: str, changed: Callable[
         layer.load_state_dict(state | {name: changed(state[name])})
     assert all(torch.equal(entry, before[each]) for each, entry in layer.state_dict().items())
     layer.load_state_dict(state | {name: state[name].to(torch.int16)})
+
+
+def test_a_table_that_something_else_took_to_meta_does_not_keep_weights_from_casts() -> None:
+    """As offloading does, which holds the content itself and brings it back."""
+    layer = engine()
+    table = layer.route_table
+    layer.route_table = table.to("meta")
+    layer.double()
+    with pytest.raises(ValueError, match="on the meta device has no content"):
+        _ = layer.routes
+    layer.route_table = table
+    layer.float()
+    assert torch.equal(layer.route_table, table)
