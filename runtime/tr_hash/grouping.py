@@ -6,7 +6,7 @@ Sorting is stable, so the order of every sum, and with it every bit of a result,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import torch
@@ -17,9 +17,9 @@ class Grouping(NamedTuple):
     """Assignments of tokens to groups, sorted by group.
 
     Attributes:
-        experts: of each group, the numbers of its experts, ascending; g of them in every group.
+        experts: of each group, the numbers of its experts, ascending, one perhaps twice; g of them in every group.
         counts: of each group, how many tokens it has.
-        tokens: int64 [R], distinct within a group.
+        tokens: int64 [R].
         factors: [R, g], what each expert's output counts for each token.
     """
 
@@ -41,7 +41,7 @@ def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype:
     """A group for each expert that occurs; a token is in one for each route position of weight other than 0.
 
     Args:
-        routes: int64 [K, N], distinct for each token.
+        routes: int64 [K, N].
         weights: of each route position.
         dtype: of the factors.
     """
@@ -55,11 +55,11 @@ def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype:
 
 
 def by_pair(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> Grouping:
-    """A group for each unordered pair of experts that occurs; a token is in one of them.
+    """A group for each unordered pair of experts that occurs, of one expert with itself too; a token is in one of them.
 
     Args: as of `by_expert`, but K must be 2 and no weight 0.
     """
-    pairs = list(combinations(range(num_experts), 2))
+    pairs = list(combinations_with_replacement(range(num_experts), 2))
     index = torch.zeros(num_experts, num_experts, dtype=torch.int64)
     for place, (low, high) in enumerate(pairs):
         index[low, high] = index[high, low] = place

@@ -1,4 +1,8 @@
-"""The layer in operations without side effects whose shapes do not depend on values: what a graph can hold."""
+"""The layer in operations without side effects whose shapes do not depend on values: what a graph can hold.
+
+Pre-activations of experts that are not chosen are set to zero, so that an overflow in them reaches neither the row nor a
+gradient. Autograd, forward mode and `torch.func` differentiate this form, any number of times.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,15 @@ def traceable_forward(call: Call) -> Tensor:
         Of hidden's shape.
 
     Raises:
-        IndexError: an id outside the vocabulary, under `out_of_range="error"`; raised by the read of the table.
+        IndexError: an id outside the vocabulary, under `out_of_range="error"`; raised by the read of the table. On a CUDA
+            device that read is an assertion of the device instead, after which the process can use the device no more.
     """
     x = call.hidden.reshape(-1, call.hidden.shape[-1])
     experts, width, inner = call.expert_gate.shape
-    gate, up = (x @ weight.permute(1, 0, 2).reshape(width, experts * inner) for weight in call.experts[:2])
-    columns = (functional.silu(gate) * up).reshape(-1, experts, inner)
     factors = _factors(call, experts).unsqueeze(2)
-    scaled = torch.where(factors == 0, 0.0, columns * factors).to(x.dtype)
+    flat = (x @ weight.permute(1, 0, 2).reshape(width, experts * inner) for weight in call.experts[:2])
+    gate, up = (torch.where(factors == 0, 0.0, each.reshape(-1, experts, inner)) for each in flat)
+    scaled = (functional.silu(gate) * up * factors).to(x.dtype)
     y = scaled.reshape(-1, experts * inner) @ call.expert_down.reshape(experts * inner, width)
     if call.shared is not None:
         hidden = functional.silu(functional.linear(x, call.shared[0])) * functional.linear(x, call.shared[1])

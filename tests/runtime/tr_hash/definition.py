@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foldfx.runtime.tr_hash import TRHashEngine, TRHashEngineConfig, TRHashStrategy
+from foldfx.runtime.tr_hash import TR_HASH_MLP, TRHashEngine, TRHashEngineConfig, TRHashStrategy
+from foldfx.runtime.tr_hash.call import Call
+from foldfx.runtime.tr_hash.traceable import traceable_forward
 
 HIDDEN, VOCABULARY, SHARED, WIDTH = 12, 50, 10, 6
 SIZES = [(experts, top_k) for experts in (1, 2, 4, 8, 16) for top_k in (1, 2, 4) if top_k <= experts]
@@ -20,6 +22,8 @@ LIMITS = {
     torch.float16: (8e-3, 1.5e-3),
 }
 """Largest absolute difference to float64 for values near 1, and relative L2: a few roundings of each dtype."""
+
+TRACEABLE = "traceable"
 
 
 def engine(dtype: torch.dtype | None = torch.float32, **values: Any) -> TRHashEngine:
@@ -40,6 +44,30 @@ def inputs(dtype: torch.dtype, batch: int = 2, length: int = 5) -> tuple[Tensor,
     ids = torch.randint(VOCABULARY, (batch, length))
     ids[0, 0], ids[-1, -1] = -3, VOCABULARY + 7
     return torch.randn(batch, length, HIDDEN).to(dtype), ids
+
+
+def run(layer: TRHashEngine, hidden: Tensor, ids: Tensor, lowering: str) -> Tensor:
+    """The engine's operation with the lowering named, or its form for graphs."""
+    config = layer.config
+    shared = [None] * 3 if layer.shared_gate is None else [layer.shared_gate, layer.shared_up, layer.shared_down]
+    return (_traceable if lowering == TRACEABLE else TR_HASH_MLP)(
+        hidden,
+        ids,
+        layer.route_table,
+        layer.expert_gate,
+        layer.expert_up,
+        layer.expert_down,
+        *(each if each is None else each.weight for each in shared),
+        list(config.route_weights),
+        config.shared_output_scale,
+        config.routed_output_scale,
+        config.out_of_range,
+        lowering,
+    )
+
+
+def _traceable(*arguments: Any) -> Tensor:
+    return traceable_forward(Call(*arguments))
 
 
 def by_token(layer: TRHashEngine, hidden: Tensor, ids: Tensor, table: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
