@@ -52,6 +52,11 @@ def below_autograd() -> Any:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+def within_transform() -> bool:
+    """Whether a transform of `torch.func` is at work: `grad`, `jvp`, or what is made of them."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves of a pytree, in order, and its structure (comparable with ``==``)."""
     return _pytree.tree_flatten(tree)
@@ -126,6 +131,11 @@ def global_hooks() -> list[str]:
 def module_hooks(module: torch.nn.Module) -> list[str]:
     """Names of the hook tables of `module` itself that hold at least one hook."""
     return [name for name, value in vars(module).items() if name.endswith("_hooks") and value]
+
+
+def has_call_hooks(module: torch.nn.Module) -> bool:
+    """Whether calling `module` runs hooks of its own, forward or backward, that calling its `forward` would not."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def tensor_hooks(tensor: torch.Tensor) -> bool:

@@ -233,6 +233,31 @@ def test_module_hooks(register: str) -> None:
     assert _torch.module_hooks(module) == []
 
 
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+def test_call_hooks(register: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    module.register_state_dict_pre_hook(lambda *args: None)
+    assert not _torch.has_call_hooks(module)
+    handle = getattr(module, register)(lambda *args: None)
+    assert _torch.has_call_hooks(module)
+    handle.remove()
+    assert not _torch.has_call_hooks(module)
+
+
+def test_within_a_transform() -> None:
+    seen = []
+
+    def record(x: Tensor) -> Tensor:
+        seen.append(_torch.within_transform())
+        return x.sum()
+
+    x = torch.ones(3)
+    torch.func.grad(record)(x)
+    torch.func.jvp(record, (x,), (x,))
+    record(x.requires_grad_()).backward()
+    assert seen == [True, True, False]
+
+
 def test_every_function_of_the_door_is_tested_here() -> None:
     """A name added to `_torch` needs its contract in this file."""
     functions = [value for value in vars(_torch).values() if getattr(value, "__module__", "") == _torch.__name__]

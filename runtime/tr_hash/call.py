@@ -93,7 +93,10 @@ class Call(NamedTuple):
         experts, width, inner = self.expert_gate.shape
         _require("expert_up", self.expert_up, (experts, width, inner), hidden)
         _require("expert_down", self.expert_down, (experts, inner, width), hidden)
-        if self.shared_gate is not None:
+        if self.shared_gate is None:
+            if self.shared_up is not None or self.shared_down is not None:
+                raise ValueError("shared_gate is None, but shared_up or shared_down is not; give all three, or none")
+        else:
             shared = self.shared_gate.shape[0]
             _require("shared_gate", self.shared_gate, (shared, width), hidden)
             _require("shared_up", self.shared_up, (shared, width), hidden)
@@ -117,4 +120,6 @@ def _require(name: str, operand: Tensor | None, shape: tuple[int, ...], hidden: 
     if operand is None or operand.shape != shape:
         raise ValueError(f"{name} must be {shape}, got {None if operand is None else tuple(operand.shape)}")
     if operand.dtype != hidden.dtype:
-        raise TypeError(f"hidden is {hidden.dtype} and {name} {operand.dtype}; cast one, or use autocast")
+        raise TypeError(
+            f"hidden is {hidden.dtype} and {name} {operand.dtype}; cast one (autocast casts floating dtypes, except float64)"
+        )

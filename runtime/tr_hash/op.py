@@ -2,6 +2,7 @@
 
 Where a gradient is needed, autograd splits it into `tr_hash_mlp_keeping`, which also returns the pre-activations, and
 `tr_hash_mlp_backward`. Only pre-activations are kept: less than half of what a dense SwiGLU of the active width saves.
+Forward mode and the transforms of `torch.func` differentiate the form for graphs instead.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
-from ..._torch import below_autograd
+from ..._torch import below_autograd, within_transform
 from .call import Call
 from .reference import backward, forward
+from .traceable import traceable_forward
 
 _OPERANDS = (
     "Tensor hidden, Tensor token_ids, Tensor route_table, Tensor expert_gate, Tensor expert_up, Tensor expert_down, "
@@ -47,9 +50,10 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or _has_tangent(grad):
             raise RuntimeError(
-                "tr_hash_mlp has no second derivative; drop create_graph=True, or differentiate reference_topk_swiglu"
+                "tr_hash_mlp has no second derivative in torch.autograd; drop create_graph=True, or take the transforms of "
+                "torch.func, which differentiate it any number of times"
             )
         needs_experts, needs_shared = any(ctx.needs_input_grad[3:6]), any(ctx.needs_input_grad[6:9])
         found = _BACKWARD(grad, *ctx.saved_tensors, *ctx.settings, needs_experts, needs_shared)
@@ -59,10 +63,32 @@ class _Layer(torch.autograd.Function):
 
 def _autograd(*arguments: Any) -> Tensor:
     call = Call(*arguments)
-    if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in call):
+    operands = [each for each in call if isinstance(each, Tensor)]
+    if within_transform() or any(_has_tangent(each) for each in operands):
+        call.check()
+        return traceable_forward(call)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in operands):
         return _Layer.apply(*call)  # type: ignore[no-untyped-call,no-any-return]
     with below_autograd():
         return TR_HASH_MLP(*call)  # type: ignore[no-any-return]
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _autocast(*arguments: Any) -> Tensor:
+    """Computed in autocast's dtype, as a whole; float64 stays, as autocast leaves it everywhere."""
+    call = Call(*arguments)
+    device_type = call.hidden.device.type
+    dtype = torch.get_autocast_dtype(device_type)
+
+    def cast(each: Any) -> Any:
+        lower = isinstance(each, Tensor) and each.is_floating_point() and each.dtype != torch.float64
+        return each.to(dtype) if lower else each
+
+    with torch.autocast(device_type, enabled=False):
+        return TR_HASH_MLP(*map(cast, call)).to(call.hidden.dtype)  # type: ignore[no-any-return]
 
 
 def _compute(*arguments: Any) -> Tensor:
@@ -106,6 +132,8 @@ def _fake_backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
 
 
 _LIBRARY.impl("tr_hash_mlp", _autograd, "Autograd")
+for _device in ("CPU", "CUDA", "XPU", "MPS"):
+    _LIBRARY.impl("tr_hash_mlp", _autocast, f"Autocast{_device}")
 for _name, _kernel, _meta in (
     ("tr_hash_mlp", _compute, _fake),
     ("tr_hash_mlp_keeping", _compute_keeping, _fake_keeping),

@@ -49,7 +49,8 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
             grouped.forward(x, call.experts, _grouping(call, routes, x), y, gate, up, keep=keep)
         else:
             gate, up = masked_dense.forward(x, call.experts, _factors(call, routes, x), y, keep=keep)
-    return y.view(call.hidden.shape), shared_gate, shared_up, gate, up
+    # A view would be one that autograd refuses to have written in place.
+    return torch.ops.aten._unsafe_view(y, call.hidden.shape), shared_gate, shared_up, gate, up
 
 
 def backward(
