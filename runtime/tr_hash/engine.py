@@ -18,6 +18,7 @@ from .graphs import GraphPool
 from .op import TR_HASH_MLP
 from .route_table import RouteTable, route_table_of
 from .routing import require_in_range, require_integer_ids
+from .shared import by_modules, is_its_weight
 from .stored import DERIVED, ROUTE_TABLE, checked_table, derived_entries, stored_table
 
 ACTIVE_TABLE = "active_route_table"
@@ -43,6 +44,9 @@ class TRHashEngine(nn.Module):
     [S, H], `shared_down.weight` [H, S], `route_table` (uint8 [K, V]; any integer dtype is read), and `fused_route_codes`,
     `fused_expert_pairs`, which are derived from the table when written and compared with it when read. Route weights are
     part of the configuration; keep it with `config.to_dict()`.
+
+    The operation reads the weights of the shared modules. Where one of them is more than its weight, by an adapter, a
+    hook or a bias, the shared branch is computed by calling them, and the operation computes the routed branch alone.
 
     Args:
         config: the layer. `precision` is the dtype parameters are created in.
@@ -123,7 +127,8 @@ class TRHashEngine(nn.Module):
         """The layer's output.
 
         Args:
-            hidden_states: [B, S, H], of the parameters' dtype; under autocast any, and computed in autocast's.
+            hidden_states: [B, S, H], of the parameters' dtype; under autocast any floating one, and computed in autocast's.
+                Autocast leaves float64 alone: hidden states and weights are both of it, or neither.
             token_ids: integers [B, S]. Ids outside 0..V-1 do what `config.out_of_range` says; nothing is masked.
 
         Returns:
@@ -258,12 +263,13 @@ class TRHashEngine(nn.Module):
     def _compute(self, hidden_states: Tensor, token_ids: Tensor, out_of_range: str, lowering: str) -> Tensor:
         config, table = self._config, self.route_table if self.active_route_table is None else self.active_route_table
         settings = list(config.route_weights), config.shared_output_scale, config.routed_output_scale, out_of_range, lowering
-        weights, device_type = self._weights(), table.device.type
-        if not torch.is_autocast_enabled(device_type) or hidden_states.dtype == torch.float64:
-            return TR_HASH_MLP(hidden_states, token_ids, table, *weights, *settings)  # type: ignore[no-any-return]
-        dtype = torch.get_autocast_dtype(device_type)
-        weights = [weight if weight is None else weight.to(dtype) for weight in weights]
-        return TR_HASH_MLP(hidden_states.to(dtype), token_ids, table, *weights, *settings).to(hidden_states.dtype)  # type: ignore[no-any-return]
+        shared = [layer for layer in (self.shared_gate, self.shared_up, self.shared_down) if layer is not None]
+        inside = all(is_its_weight(layer) for layer in shared)
+        weights = [layer.weight for layer in shared] if shared and inside else [None] * 3
+        output: Tensor = TR_HASH_MLP(hidden_states, token_ids, table, *self._experts(), *weights, *settings)
+        if inside:
+            return output
+        return output + by_modules(hidden_states, shared, config.shared_output_scale).to(output.dtype)
 
     def _replay(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
         if self.training:
@@ -276,13 +282,13 @@ class TRHashEngine(nn.Module):
 
         return self._graphs.run(compute, hidden_states, token_ids, [*self.parameters(), *self.buffers()])
 
-    def _weights(self) -> list[Tensor | None]:
-        shared = [layer if layer is None else layer.weight for layer in (self.shared_gate, self.shared_up, self.shared_down)]
-        stored = [self.expert_gate, self.expert_up, self.expert_down]
+    def _experts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Gate, up and down in use."""
+        gate, up, down = self.expert_gate, self.expert_up, self.expert_down
         if not self.is_reduced:
-            return [*stored, *shared]
+            return gate, up, down
         experts, width = self._capacity
-        return [stored[0][:experts, :, :width], stored[1][:experts, :, :width], stored[2][:experts, :width], *shared]
+        return gate[:experts, :, :width], up[:experts, :, :width], down[:experts, :width]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TRHashEngine:
         """Move or cast parameters. The tables move along, stay bytes, and keep their content through `meta` and `to_empty`."""

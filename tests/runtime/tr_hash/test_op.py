@@ -52,6 +52,7 @@ def test_opcheck_without_shared_branch_on_strided_operands() -> None:
         ),
         (4, torch.zeros(4, HIDDEN, 5), ValueError, r"expert_up must be \(4, 12, 6\), got \(4, 12, 5\)"),
         (7, None, ValueError, r"shared_up must be \(10, 12\), got None"),
+        (6, None, ValueError, "shared_gate is None, but shared_up or shared_down is not"),
         (12, "wrap", ValueError, "out_of_range must be one of"),
         (13, "triton", ValueError, "lowering must be auto or one of"),
     ],
@@ -69,6 +70,30 @@ def test_pairs_need_two_routes(weights: list[float]) -> None:
     given[9] = weights
     with pytest.raises(ValueError, match="by_pair needs two routes of weight other than 0"):
         TR_HASH_MLP(*given)
+
+
+@pytest.mark.parametrize(("dtype", "found"), [(torch.int64, "int64"), (torch.float64, "float64")])
+def test_what_autocast_does_not_cast_is_refused(dtype: torch.dtype, found: str) -> None:
+    layer = engine()
+    hidden, ids = inputs(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(TypeError, match=rf"hidden is torch\.{found} and expert_up torch\.bfloat16; cast one"):
+            layer(hidden.to(dtype), ids)
+        assert layer(hidden.half(), ids).dtype == torch.float16
+
+
+def test_meta_tensors_pass_forward_and_backward() -> None:
+    """Under autocast too, of which the meta device has none."""
+    source = engine()
+    with torch.device("meta"):
+        layer = TRHashEngine(source.config)
+    hidden, ids = (each.to("meta") for each in inputs(torch.float32))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(hidden.requires_grad_(), ids)
+    assert (output.shape, output.dtype, output.is_meta) == (hidden.shape, torch.float32, True)
+    output.sum().backward()
+    assert hidden.grad is not None
+    assert layer.expert_up.grad is not None
 
 
 def nodes(module: GraphModule) -> list[str]:
@@ -96,6 +121,18 @@ def test_symbolic_trace_has_one_node() -> None:
     assert nodes(traced) == ["foldfx.tr_hash_mlp.default"]
     call = inputs(torch.float32)
     assert torch.equal(traced(*call), layer(*call))
+
+
+def test_a_symbolic_trace_follows_the_autocast_it_runs_under() -> None:
+    """Whether or not it was taken under autocast."""
+    layer = engine()
+    call = inputs(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        within, expected = torch.fx.symbolic_trace(layer), layer(*call)
+        assert nodes(within) == ["foldfx.tr_hash_mlp.default"]
+        assert torch.equal(within(*call), expected)
+    assert torch.equal(within(*call), layer(*call))
+    assert not torch.equal(within(*call), expected)
 
 
 def test_make_fx_has_one_node() -> None:
