@@ -219,10 +219,10 @@ class TRHashEngine(nn.Module):
         self._capacity = asked
         self._graphs.clear()
 
-    def capability_summary(self, device_type: str = "cpu") -> dict[str, Any]:
+    def capability_summary(self, device_type: torch.device | str = "cpu") -> dict[str, Any]:
         """What this layer is and who would compute it on a device of this type; see `summary.capability_summary`."""
-        decision = decide(self._circumstances(device_type))
-        return summary.capability_summary(self._circumstances(device_type), decision, self._capacity, self.expert_gate.dtype)
+        circumstances = self._circumstances(torch.device(device_type).type)
+        return summary.capability_summary(circumstances, decide(circumstances), self._capacity, self.expert_gate.dtype)
 
     def _circumstances(self, device_type: str) -> Circumstances:
         return Circumstances(self._config, device_type, self.is_reduced)
@@ -245,7 +245,10 @@ class TRHashEngine(nn.Module):
         """Who computes this call; the last answer where nothing it rests on has changed."""
         device_type, tokens = self.route_table.device.type, token_ids.numel()
         if torch.compiler.is_compiling() or not isinstance(tokens, int):  # a symbol or a proxy: the operation chooses
-            return decide(self._circumstances(device_type))
+            decision = decide(self._circumstances(device_type))
+            if torch.compiler.is_compiling() and not torch.compiler.is_exporting():  # a compiled call is one, a trace none
+                self._last.decision, self._last.rests_on = decision, ()
+            return decision
         rests_on = self._config, self._capacity, device_type, tokens
         if self._last.decision is None or self._last.rests_on != rests_on:
             choice = choose(

@@ -66,6 +66,7 @@ verified
   table, 2-D [4, 1]: full domain of 6 ids, FIGURES
   table, strided [1, 6] strided: full domain of 6 ids, FIGURES
   table, scalar []: full domain of 6 ids, FIGURES
+  table, row counts 2 to 1031 rows: full domain of 6 ids, FIGURES
   table, empty [1, 0]: no rows, FIGURES""",
     )
 

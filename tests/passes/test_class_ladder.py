@@ -159,7 +159,7 @@ def test_a_wrong_second_rung_is_rejected_and_all_is_as_before(
     first, second = outcomes(result, "rejected")
     assert "layout scalar" in first
     assert "wrong: " in second
-    assert name != "a table" or ("layout class 2" in second and "ids 7" in second)
+    assert name != "a table" or ("layout row counts" in second and "ids 7" in second)
     assert restored(planted, model, result)
 
 

@@ -33,6 +33,14 @@ def test_the_summary_has_the_contracts_keys_and_what_was_declined() -> None:
     assert summary["backend_reasons"] == [f"{backend}: {why}" for backend, why in summary["declined"].items()]
 
 
+def test_the_summary_takes_devices_and_their_names() -> None:
+    layer = engine()
+    for name, kind in (("cuda:0", "cuda"), ("cpu:0", "cpu")):
+        expected = layer.capability_summary(kind)
+        assert layer.capability_summary(name) == layer.capability_summary(torch.device(name)) == expected
+    assert layer.capability_summary("cuda")["declined"] != layer.capability_summary()["declined"]
+
+
 def test_the_summary_of_a_reduced_layer() -> None:
     layer = engine(num_experts=8)
     layer.set_active_capacity(4, 3)
@@ -85,6 +93,27 @@ def test_last_backend_says_what_ran() -> None:
     plain(*inputs(torch.float32))
     assert plain.last_backend is not None
     assert plain.last_backend.reasons == ()
+
+
+def test_last_backend_is_that_of_a_compiled_call_too() -> None:
+    """Without a lowering, which is chosen when the graph runs; the next eager call has its own again."""
+    torch._dynamo.reset()
+    layer = engine()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    call = inputs(torch.float32)
+    for each, lowering in ((compiled, None), (layer, "masked_dense"), (compiled, None), (layer, "masked_dense")):
+        each(*call)
+        assert layer.last_backend is not None
+        assert layer.last_backend.selected is backends.Backend.PYTORCH
+        assert layer.last_backend.lowering == lowering
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_export_is_no_call(strict: bool) -> None:
+    torch._dynamo.reset()
+    layer = engine()
+    torch.export.export(layer, inputs(torch.float32), strict=strict)
+    assert layer.last_backend is None
 
 
 @pytest.mark.parametrize(
