@@ -57,6 +57,21 @@ def within_transform() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def is_traced(value: object) -> bool:
+    """Whether operations on `value` are recorded or transformed by someone: then each has to be run, not a stand-in for it.
+
+    That is so while compiling, exporting and tracing, within a dispatch mode or a transform of `torch.func`, and for proxies
+    and subclasses of Tensor.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or type(value) not in (torch.Tensor, torch.nn.Parameter)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or within_transform()
+    )
+
+
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves of a pytree, in order, and its structure (comparable with ``==``)."""
     return _pytree.tree_flatten(tree)

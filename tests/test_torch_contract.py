@@ -290,3 +290,26 @@ def test_below_autograd_nothing_is_recorded() -> None:
     with _torch.below_autograd():
         assert not (weight * 2).requires_grad
     assert (weight * 2).requires_grad
+
+
+def test_a_traced_value_is_one_whose_operations_somebody_follows() -> None:
+    plain, found = torch.ones(2, 3), []
+
+    def note(value: Tensor) -> Tensor:
+        found.append(_torch.is_traced(value))
+        return value * 2
+
+    for call in (
+        lambda: torch.fx.symbolic_trace(note),
+        lambda: torch.fx.experimental.proxy_tensor.make_fx(note)(plain),
+        lambda: torch.func.vmap(note)(plain),
+        lambda: torch.compile(note, backend="eager", fullgraph=True)(plain),
+        lambda: note(FakeTensorMode().from_tensor(plain)),
+    ):
+        call()
+    with _torch.Foreseen(lambda operation, args, kwargs: None):
+        note(plain)
+    assert found == [True] * 6
+    assert not any(_torch.is_traced(value) for value in (plain, nn.Parameter(plain)))
+    with torch.no_grad(), torch.device("cpu"):
+        assert not _torch.is_traced(plain)

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._torch import is_traced
 from . import summary
 from .backends import BackendDecision, Circumstances, decide, parameter_dtype
 from .capacity import Capacity, checked_capacity, reduced_routes
 from .choice import AUTO, choose
 from .config import Backend, TRHashEngineConfig
+from .cuda_graph import is_capturing
 from .graphs import GraphPool
 from .op import TR_HASH_MLP
 from .route_table import RouteTable, route_table_of
@@ -143,7 +145,7 @@ class TRHashEngine(nn.Module):
         if isinstance(hidden_states, Tensor):  # a proxy of torch.fx is checked by the operation, when the graph runs
             self._check_call(hidden_states, token_ids)
         decision = self._decision(token_ids)
-        if decision.selected is Backend.CUDA_GRAPH:
+        if decision.selected is Backend.CUDA_GRAPH and self._may_replay(hidden_states):
             return self._replay(hidden_states, token_ids)
         return self._compute(hidden_states, token_ids, self._config.out_of_range, decision.lowering or AUTO)
 
@@ -274,6 +276,10 @@ class TRHashEngine(nn.Module):
             return output
         return output + by_modules(hidden_states, shared, config.shared_output_scale).to(output.dtype)
 
+    def _may_replay(self, hidden_states: Tensor) -> bool:
+        """Not where the operation is to become part of another graph, nor in replicas of DataParallel, made for one call."""
+        return not (is_traced(hidden_states) or hasattr(self, "_is_replica") or is_capturing(hidden_states.device))
+
     def _replay(self, hidden_states: Tensor, token_ids: Tensor) -> Tensor:
         if self.training:
             raise RuntimeError("CUDA Graph TR-Hash requires eval mode and torch.no_grad(); call .eval()")
@@ -283,7 +289,8 @@ class TRHashEngine(nn.Module):
         def compute(hidden: Tensor, ids: Tensor) -> Tensor:
             return self._compute(hidden, ids, "clamp", AUTO)
 
-        return self._graphs.run(compute, hidden_states, token_ids, [*self.parameters(), *self.buffers()])
+        reads, settings = [*self.parameters(), *self.buffers()], (self._config, self._capacity)
+        return self._graphs.run(compute, hidden_states, token_ids, reads=reads, settings=settings)
 
     def _experts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gate, up and down in use."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from .buckets import GraphBucket, GraphBucketPlanner
+from .cuda_graph import Compute, CudaGraph
 
-WARM_UPS = 3
-
-Compute = Callable[[Tensor, Tensor], Tensor]
-Identity = tuple[Any, ...]
+_ONE_AT_A_TIME = Lock()
+"""Held while a graph is captured, launched or thrown away: graphs share buffers among threads, and memory among layers."""
 
 
 class Captured(Protocol):
@@ -23,39 +24,17 @@ class Captured(Protocol):
     ids: Tensor
     output: Tensor
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Within it the tensors are the caller's."""
+        ...
+
     def replay(self) -> None:
-        """Run it once more."""
+        """Run it once more; within a turn."""
         ...
 
 
-class CudaGraph:
-    """`compute` recorded on a CUDA device.
-
-    Args:
-        compute: must neither synchronise with the host nor have shapes that depend on values.
-        hidden: [B, S, H] on the device; read at every replay.
-        ids: int64 [B, S] on the device; read at every replay.
-    """
-
-    def __init__(self, compute: Compute, hidden: Tensor, ids: Tensor) -> None:
-        self.hidden, self.ids = hidden, ids
-        stream = torch.cuda.Stream(hidden.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(hidden.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                compute(hidden, ids)
-        torch.cuda.current_stream(hidden.device).wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self.output = compute(hidden, ids)
-
-    def replay(self) -> None:
-        """Run the graph on what `hidden` and `ids` hold now."""
-        self._graph.replay()
-
-
 class GraphPool:
-    """The graphs of one layer.
+    """The graphs of one layer. Threads may share it; copies and pickles start without graphs.
 
     Args:
         buckets: shapes to capture; may be empty, then `run` refuses.
@@ -67,25 +46,30 @@ class GraphPool:
     ) -> None:
         self.buckets = tuple(buckets)
         self._capture = capture
-        self._graphs: dict[tuple[GraphBucket, torch.dtype, torch.device], Captured] = {}
-        self._read: Identity = ()
+        self._graphs: dict[tuple[Hashable, ...], Captured] = {}
+        self._rests_on: tuple[Hashable, ...] = ()
 
     def __len__(self) -> int:
         return len(self._graphs)
 
     def clear(self) -> None:
         """Forget every graph."""
-        self._graphs.clear()
+        with _ONE_AT_A_TIME:
+            self._graphs.clear()
 
-    def run(self, compute: Compute, hidden: Tensor, token_ids: Tensor, reads: Iterable[Tensor]) -> Tensor:
+    def run(
+        self, compute: Compute, hidden: Tensor, token_ids: Tensor, *, reads: Iterable[Tensor], settings: Hashable = ()
+    ) -> Tensor:
         """`compute(hidden, token_ids)` by the graph of the smallest bucket, captured if there is none.
 
-        Input is padded with zeros and id 0.
+        Input is padded with zeros and id 0. Each dtype, device, state of autocast and numeric setting of torch has a graph
+        of its own.
 
         Args:
             hidden: [B, S, H].
             token_ids: integers [B, S].
             reads: every tensor that `compute` reads besides; where one is another or has been written, all graphs go.
+            settings: whatever else it depends on; where that is another, all graphs go.
 
         Returns:
             [B, S, H], memory of its own.
@@ -98,25 +82,49 @@ class GraphPool:
             raise RuntimeError("CUDA Graph TR-Hash requires eval mode and torch.no_grad(); gradients are enabled")
         batch, length = token_ids.shape
         bucket = GraphBucketPlanner(self.buckets).select(batch, length)
-        read = tuple((each.data_ptr(), each._version, each.dtype, each.device, each.shape) for each in reads)
-        if read != self._read:
-            self.clear()
-            self._read = read
-        key = bucket, hidden.dtype, hidden.device
-        if key not in self._graphs:
-            shape = bucket.batch_size, bucket.sequence_length
+        rests_on = settings, *map(_identity, reads)
+        key = bucket, hidden.dtype, hidden.device, _numerics(hidden.device.type)
+        with _ONE_AT_A_TIME:
+            if rests_on != self._rests_on:
+                self._graphs.clear()
+                self._rests_on = rests_on
+            if key not in self._graphs:
+                self._graphs[key] = self._captured(compute, hidden, bucket)
+            graph = self._graphs[key]
+            with graph.turn():
+                graph.hidden.zero_()
+                graph.ids.zero_()
+                graph.hidden[:batch, :length] = hidden
+                graph.ids[:batch, :length] = token_ids
+                graph.replay()
+                return graph.output[:batch, :length].clone()
+
+    def _captured(self, compute: Compute, hidden: Tensor, bucket: GraphBucket) -> Captured:
+        shape = bucket.batch_size, bucket.sequence_length
+        with torch.inference_mode(False), torch.no_grad():  # inference tensors could not be written outside of that mode
             padded = hidden.new_zeros((*shape, hidden.shape[2]))
-            self._graphs[key] = self._capture(compute, padded, token_ids.new_zeros(shape, dtype=torch.int64))
-        graph = self._graphs[key]
-        graph.hidden.zero_()
-        graph.ids.zero_()
-        graph.hidden[:batch, :length] = hidden
-        graph.ids[:batch, :length] = token_ids
-        graph.replay()
-        return graph.output[:batch, :length].clone()
+            return self._capture(compute, padded, padded.new_zeros(shape, dtype=torch.int64))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphPool:
         return GraphPool(self.buckets, self._capture)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GraphPool, (self.buckets, self._capture)
+
+
+def _identity(tensor: Tensor) -> tuple[Hashable, ...]:
+    version = None if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), version, tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
+def _numerics(device_type: str) -> tuple[Hashable, ...]:
+    """Settings that decide which kernels are captured. (`get_float32_matmul_precision` raises where two APIs were used.)"""
+    matmul = torch.backends.cuda.matmul
+    return (
+        torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None,
+        matmul.fp32_precision,
+        matmul.allow_fp16_accumulation,
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+        torch.are_deterministic_algorithms_enabled(),
+    )
