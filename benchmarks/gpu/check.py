@@ -4,8 +4,8 @@
     python benchmarks/gpu/check.py --device cpu   # the same without CUDA graphs, to try the script
 
 Prints a line for each check with max-abs and relative L2 against float64 on the CPU, then median times of interleaved
-calls; ends with status 1 if a check failed. Products in float32 run without TF32. Streams, threads and failing captures
-are in `tests/runtime/tr_hash/test_graphs_on_a_gpu.py`.
+calls; ends with status 1 if a check failed. Products in float32 run without TF32. Streams, threads and shared
+memory are in `tests/runtime/tr_hash/test_graphs_on_a_gpu.py`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class CudaGraph:
     def __init__(self, compute: Compute, hidden: Tensor, ids: Tensor) -> None:
         self.hidden, self.ids = hidden, ids
         with torch.cuda.device(hidden.device):
-            for _ in range(WARM_UPS):  # not on the capture stream: what cuBLAS allocates for that belongs into the pool
+            for _ in range(WARM_UPS):  # not on the capture stream: the workspace of cuBLAS there belongs into the pool
                 compute(hidden, ids)
             self._graph = torch.cuda.CUDAGraph()
             self._device = _DEVICES.setdefault(hidden.device, _Device(hidden.device))
