@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -36,7 +37,7 @@ class CudaGraph:
             for _ in range(WARM_UPS):  # not on the capture stream: the workspace of cuBLAS there belongs into the pool
                 compute(hidden, ids)
             self._graph = torch.cuda.CUDAGraph()
-            self._device = _DEVICES.setdefault(hidden.device, _Device(hidden.device))
+            self._device = _device(hidden.device)
             with self._device.capturing(self, self._graph):
                 self.output = compute(hidden, ids)
 
@@ -90,7 +91,7 @@ class _Device:
         self._living = WeakSet([*living, owner])  # not after a failure, which leaves the pool unusable
 
 
-_DEVICES: dict[torch.device, _Device] = {}
+_device = cache(_Device)
 
 
 def is_capturing(device: torch.device) -> bool:

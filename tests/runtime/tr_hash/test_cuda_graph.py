@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ class Cuda:
         patch.setattr(torch.cuda, "current_stream", lambda: _Stream(self, self.streams[-1]))
         for name in ("device", "stream", "graph"):
             patch.setattr(torch.cuda, name, getattr(self, f"_in_{name}"))
-        patch.setattr(cuda_graph, "_DEVICES", {})
+        patch.setattr(cuda_graph, "_device", cache(cuda_graph._Device))
 
     def note(self, what: str) -> None:
         self.notes.append((what, self.device, self.streams[-1]))

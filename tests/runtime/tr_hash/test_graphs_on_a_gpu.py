@@ -95,7 +95,7 @@ def test_streams_and_threads() -> None:
         with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             expected = pairs[place][1](*each)
             found = [pairs[place][0](*each) for _ in range(50)]
-            wrong.extend(_ for _ in found if float((_ - expected).abs().max()) > 1e-5)
+            wrong.extend(place for output in found if float((output - expected).abs().max()) > 1e-5)
 
     calls = [(number % 2, call()) for number in range(4)]
     for graphed, _ in pairs:

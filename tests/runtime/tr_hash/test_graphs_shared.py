@@ -31,7 +31,7 @@ def test_threads_get_results_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     def work(hidden: Tensor, ids: Tensor) -> None:
         with torch.no_grad():
             expected = plain(hidden, ids)
-            wrong.extend(_ for _ in range(5) if not torch.equal(layer(hidden, ids), expected))
+            wrong.extend(number for number in range(5) if not torch.equal(layer(hidden, ids), expected))
 
     threads = [threading.Thread(target=work, args=each) for each in calls]
     for thread in threads:
