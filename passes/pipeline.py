@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 from torch.fx import GraphModule
 
+from .._torch import flatten_inputs
 from ..analysis.example import Example, as_examples
 from ..analysis.observables import observed
 from ..analysis.program import Program, own_written_buffers
@@ -218,7 +219,7 @@ class Pipeline:
         final = built.candidate if accepted else program.copy()
         given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
-        install_guards(final, verification, calls)
+        install_guards(final, verification, [flatten_inputs(program.module, c.args, dict(c.kwargs)) for c in calls])
         return Run(
             program,
             final,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -86,14 +86,14 @@ class Sampler(nn.Module):
 
 
 @torch.library.custom_op("foldfx_mutants::rounded", mutates_args=())
-def rounded(x: Tensor, ulps: int) -> Tensor:
-    """Hands its operand on; where there is one row, some ulps further: a kernel that rounds otherwise for small calls."""
-    one_row = x.numel() == x.shape[-1]
-    return (x.contiguous().view(torch.int32) + (ulps if one_row else 0)).view(torch.float32)
+def rounded(x: Tensor, ulps: int, counts: Sequence[int]) -> Tensor:
+    """Hands its operand on; in calls of certain row counts some ulps further, as a kernel that rounds otherwise there."""
+    moved = x.numel() // x.shape[-1] in counts
+    return (x.contiguous().view(torch.int32) + (ulps if moved else 0)).view(torch.float32)
 
 
 @rounded.register_fake
-def _(x: Tensor, ulps: int) -> Tensor:
+def _(x: Tensor, ulps: int, counts: Sequence[int]) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -101,14 +101,15 @@ ROUNDED: Any = torch.ops.foldfx_mutants.rounded.default
 
 
 class Rounder(nn.Module):
-    """Ids computed on by a kernel that rounds otherwise for one row alone; no example and no probe has one row."""
+    """Ids computed on by a kernel that rounds otherwise in calls of some row counts, which no example and no probe has."""
 
-    def __init__(self) -> None:
+    def __init__(self, *counts: int) -> None:
         super().__init__()
+        self.counts = list(counts)
         self.words = nn.Embedding(VOCABULARY, 8 * OUT)
 
     def forward(self, ids: Tensor) -> Tensor:
-        result: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4096)
+        result: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4096, self.counts)
         return result
 
 
@@ -122,7 +123,7 @@ class Chooser(nn.Module):
             self.words.weight[-1].unflatten(-1, (8, OUT))[:, 0] = 0.5
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        scores: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4)
+        scores: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4, [1])
         return scores.cumsum(1), scores > 0.5
 
 
@@ -188,7 +189,8 @@ def _route(batch: int) -> foldfx.Example:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[foldfx.Example]], bool]] = {
     "reader": (Reader, lambda: [_read(2, 4), _read(5)], True),
     "sampler": (Sampler, lambda: [_sample(), _sample()], False),
-    "rounder": (Rounder, lambda: [_round(3), _round(4)], True),
+    "rounder": (lambda: Rounder(1), lambda: [_round(3), _round(4)], True),
+    "rounder of a dozen": (lambda: Rounder(12, 13), lambda: [_round(3), _round(4)], True),
     "router": (Router, lambda: [_route(2), _route(5)], True),
     "mixer": (Mixer, lambda: [foldfx.Example((torch.randint(SEEN, (3, 2)),))], True),
     "chooser": (Chooser, lambda: [_round(3), _round(4)], True),
