@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.nn.modules import module as _module
 from torch.utils import _pytree
@@ -124,6 +125,11 @@ def as_traced(mode: Any) -> Iterator[None]:
     free = nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
     with enable_python_dispatcher(), mode, free:
         yield
+
+
+def is_fake(value: object) -> bool:
+    """Whether it is a tensor of a trace, without values."""
+    return isinstance(value, FakeTensor)
 
 
 def as_fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -7,11 +7,12 @@ from torch import nn
 
 from .._torch import global_hooks, module_hooks, tensor_hooks
 from ..errors import CaptureError
+from .contents import reached_modules
 from .program import named_state
 
 
 def audit(model: nn.Module) -> None:
-    """Refuse a model whose forward the traced graph would not reproduce.
+    """Refuse a model whose forward the traced graph would not reproduce; modules that only attributes hold are looked at.
 
     Raises:
         CaptureError: training mode, hooks of any kind, TorchScript, wrappers of torch.compile, `max_norm` or `sparse`
@@ -23,7 +24,7 @@ def audit(model: nn.Module) -> None:
     refuse_autocast()
     if hooks := global_hooks():
         raise CaptureError(f"process-wide module hooks are registered ({', '.join(hooks)}); tracing would drop them")
-    for path, module in model.named_modules():
+    for path, module in reached_modules(model):
         _audit_module(path, module)
     for path, tensor in named_state(model):
         _audit_tensor(path, tensor)

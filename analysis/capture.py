@@ -16,8 +16,8 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule
 
-from .._torch import static_size, storage_key, tree_map
-from ..errors import CaptureError
+from .._torch import is_fake, static_size, storage_key, tree_flatten, tree_map
+from ..errors import CaptureError, ExampleError
 from .attributes import AttributeWatch
 from .audit import audit
 from .contraction import EinsumInPairs
@@ -67,13 +67,19 @@ def capture(
     example = Example(args, dict(kwargs or {}))
     model = observed(model, observables)
     leaves = MappingProxyType(dict(measure_observables(model, example)))
-    exported, notes = _export(model, example, dynamic)
+    parameters = _refuse_writes(model, example)
+    try:
+        exported, notes = _export(model, example, dynamic)
+    except CaptureError as error:
+        raise (_writes_parameter(parameters[0]) if parameters else error) from error.__cause__
+    _refuse_leftovers(model, example)
     module = _plain_module(exported)
     _refuse_renormalisation(module.graph)
+    if parameters:
+        raise _writes_parameter(parameters[0])
     effects = _effects(module.graph)
     for name in effects.mutated_buffers:
         _refuse_shared_write(module, name)
-    _refuse_attribute_writes(model, example)
     own_written_buffers(module, effects)
     _ensure_guard_call(module)
     domains = token_domains(module.graph, None if tokens is None else list(tokens))
@@ -119,27 +125,23 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 def _traced(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
     """The model's operations as they are called, writes included."""
     call = example.cloned()
-    with _tracing(model, example), EinsumInPairs():
+    with _tracing(model), EinsumInPairs():
         exported: ExportedProgram = torch.export.export(
             model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
         )
-    try:
-        refuse_dropped(exported.graph, frozenset(exported.graph_signature.user_inputs))
-    except CaptureError:
-        _refuse_attribute_writes(model, example)
-        raise
+    refuse_dropped(exported.graph, frozenset(exported.graph_signature.user_inputs))
     return exported
 
 
 def _functional(model: nn.Module, example: Example, exported: ExportedProgram) -> ExportedProgram:
     """The same without writes, but for those into inputs and buffers at its end. Most of what a capture takes is spent here."""
-    with _tracing(model, example):
+    with _tracing(model):
         functional: ExportedProgram = exported.run_decompositions({})
     return functional
 
 
 @contextmanager
-def _tracing(model: nn.Module, example: Example) -> Iterator[None]:
+def _tracing(model: nn.Module) -> Iterator[None]:
     """What torch's tracer leaves in the model is put back, and what it raises is explained."""
     watch, around = AttributeWatch(model), SurroundingsWatch(underlying(model))
     try:
@@ -147,14 +149,13 @@ def _tracing(model: nn.Module, example: Example) -> Iterator[None]:
             warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # torch's own use of its pytrees
             yield
     except Exception as error:
-        watch.restore()
-        around.restore()
-        _refuse_attribute_writes(model, example)
         raise CaptureError(
             f"torch.export cannot trace the model: {type(error).__name__}: {error}{_stopped_at(error)}"
         ) from error
-    watch.restore()
-    around.restore()
+    finally:
+        watch.restore()
+        around.forget_computed()
+        around.restore()
 
 
 def _stopped_at(error: Exception) -> str:
@@ -176,8 +177,14 @@ def _is_tracer(frame: FrameType) -> bool:
     return own or name.partition(".")[0] in ("torch", "sympy", "numpy", "contextlib")
 
 
-def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
-    """Run the model once and see what it leaves in its attributes, its classes and globals; everything is put back.
+def _refuse_writes(model: nn.Module, example: Example) -> list[str]:
+    """Run the model and see what it leaves in its attributes, its classes and globals; everything is put back.
+
+    This is before anything is traced: where the model computes something once and keeps it, as under `lru_cache`, that is
+    then a tensor and not a trace of one.
+
+    Returns:
+        The parameters it writes.
 
     Raises:
         CaptureError: it writes what the graph would lose.
@@ -189,13 +196,36 @@ def _refuse_attribute_writes(model: nn.Module, example: Example) -> None:
             example.run(model)
     finally:
         written, outside = watch.restore(), around.restore()
-    for name in watch.parameters.saved:
-        raise _writes_parameter(name)
     if written or outside:
-        declare = f", or declare what it is to set: observables={written}" if written else ""
+        paths = dict(model.named_modules())
+        declared = [name for name in written if name.rpartition(".")[0] in paths]
+        declare = f", or declare what it is to set: observables={declared}" if declared else ""
         raise CaptureError(
             f"forward writes attributes that the graph would lose: {', '.join([*written, *outside])}. Return the value, "
-            f"register a buffer, or remove the write{declare}"
+            f"register a buffer, or remove the write{declare}. If it is a cache, call the model once before"
+        )
+    return list(watch.parameters.saved)
+
+
+def _refuse_leftovers(model: nn.Module, example: Example) -> None:
+    """Run the model on what tracing left where no watch looks.
+
+    Raises:
+        CaptureError: it fails now, or returns a value of the trace.
+    """
+    watch, around = AttributeWatch(model), SurroundingsWatch(underlying(model))
+    try:
+        with watch.parameters:
+            found = "" if not any(map(is_fake, tree_flatten(example.run(model))[0])) else "it now returns one"
+    except ExampleError as error:
+        found = str(error)
+    finally:
+        watch.restore()
+        around.restore()
+    if found:
+        raise CaptureError(
+            f"forward keeps values in a place that foldfx does not look at, and tracing left fake tensors there: {found}. "
+            "Empty that place, and keep nothing between calls but buffers"
         )
 
 

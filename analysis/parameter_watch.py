@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._torch import is_overload, storage_key
+from .contents import reached_modules
 
 
 class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -32,7 +33,7 @@ class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.saved: dict[str, torch.Tensor] = {}
-        self._parameters = dict(model.named_parameters())
+        self._parameters = _parameters(model)
         self._names: dict[tuple[str, int], list[str]] = {}
         for name, parameter in self._parameters.items():
             self._names.setdefault(storage_key(parameter), []).append(name)
@@ -61,6 +62,12 @@ class ParameterWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for name, value in self.saved.items():
                 self._parameters[name].copy_(value)
+
+
+def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Each parameter under its first name, those of modules that are not registered included."""
+    named = [pair for path, module in reached_modules(model) for pair in module.named_parameters(path, recurse=False)]
+    return {name: parameter for parameter, name in {parameter: name for name, parameter in reversed(named)}.items()}
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What a call of a model leaves behind outside the model, in class attributes and module globals, and how it is put back.
+"""What a call of a model leaves behind outside the model, in classes, globals and closures, and how it is put back.
 
 Export runs such writes once, while tracing, and leaves fake tensors behind; the graph would never make them.
 """
@@ -6,44 +6,53 @@ Export runs such writes once, while tracing, and leaves fake tensors behind; the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from types import CellType, FunctionType, MethodType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from .attributes import Content, fingerprint
-from .consumers import names_in
+from .attributes import AttributeWatch
+from .contents import Content, can_change, fingerprint, is_foreign
+from .named_code import NamedCode
 
 _ABSENT = object()
-_LOOKED_INTO = (int, float, complex, str, bytes, type(None), dict, list, tuple, deque, set, frozenset, torch.Tensor)
+_LOOKED_INTO = (
+    *(int, float, complex, str, bytes, type(None), dict, list, tuple, deque, set, frozenset),
+    *(torch.Tensor, SimpleNamespace, MethodType, BuiltinMethodType),
+)
 
-Place = tuple[type | dict[str, Any], str]
-"""A class, or the globals of a module, and a name in it."""
+Place = tuple[type | dict[str, Any] | CellType | FunctionType, str]
+"""A class, the globals of a module, a variable of a closure or a function, and the name of what it holds."""
 
 
 class SurroundingsWatch:
-    """Sees what a call of the model writes to attributes of its modules' classes and to globals its code names; undoes it.
+    """Sees what a call of the model writes to classes, globals and closures that its code names, and undoes it.
 
-    Not looked at: torch's own classes and functions, the inside of objects that are no containers, and whatever other code
-    than that of forward, and the functions and methods it names, writes.
+    Objects there are looked into, but for torch's and the standard library's: what threads keep for themselves
+    (`threading.local`) and context variables are not seen. Nor is what other code than `NamedCode` writes.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._classes = {each for module in model.modules() for each in type(module).__mro__ if not _is_foreign(each)}
-        self._globals = list(dict.fromkeys(_globals_named(model)))
+        code = NamedCode(model)
+        self._classes = code.classes
+        self._fixed: list[Place] = [(namespace, name) for (_, name), namespace in code.globals.items()]
+        self._fixed += [(cell, f"{name} (in the closure of {function.__qualname__})") for cell, name, function in code.cells]
+        self._fixed += [(function, name) for function in code.defaults for name in ("__defaults__", "__kwdefaults__")]
         held = [(place, _read(place)) for place in self._places()]
         self._before = {_key(place): (value, _mark(value)) for place, value in held}
-        self._content = [Content(value) for _, value in held if isinstance(value, dict | list | deque | set | torch.Tensor)]
+        mutable = {id(value): value for _, value in held if can_change(value) and _is_looked_into(value)}
+        self._content = [Content(value) for value in mutable.values()]
+        self._modules = AttributeWatch(_holder(code.modules))
+        self._computed = [(cache, cache.cache_info().misses) for cache in code.caches]
 
     def _places(self) -> list[Place]:
         attributes = [(each, name) for each in self._classes for name in vars(each) if not name.startswith(("__", "_abc_"))]
-        return [*attributes, *((namespace.content, name) for namespace, name in self._globals)]
+        return [*attributes, *self._fixed]
 
     def restore(self) -> list[str]:
         """Undo every write since construction; returns what was written, in words."""
-        found = []
+        found = [f"{name} (of a module that is global)" for name in self._modules.restore()]
         removed = [(each, name) for each in self._classes for name in self._names_before(each) if name not in vars(each)]
         for place in [*self._places(), *removed]:
             value, mark = self._before.get(_key(place), (_ABSENT, None))
@@ -54,46 +63,21 @@ class SurroundingsWatch:
             content.restore()
         return sorted(found)
 
+    def forget_computed(self) -> None:
+        """Empty each `lru_cache` that has computed something since construction: in a trace that is a fake tensor."""
+        for cache, misses in self._computed:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
+
     def _names_before(self, owner: type) -> list[str]:
         return [name for place, name in self._before if place == id(owner)]
 
 
-class _Namespace:
-    """The globals of one module, hashable by identity."""
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.content = content
-
-    def __hash__(self) -> int:
-        return id(self.content)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Namespace) and self.content is other.content
-
-
-def _globals_named(model: nn.Module) -> Iterator[tuple[_Namespace, str]]:
-    """The globals named by the code of every forward, and of the functions and methods that code names in turn."""
-    stack: list[tuple[FunctionType, type]] = []
-    for module in model.modules():
-        held = [type(module).forward, *vars(module).values()]
-        functions = [each.__func__ if isinstance(each, MethodType) else each for each in held]
-        stack += [(each, type(module)) for each in functions if isinstance(each, FunctionType)]
-    seen: set[tuple[FunctionType, type]] = set()
-    while stack:
-        function, owner = stack.pop()
-        if (function, owner) in seen or _is_foreign(function):
-            continue
-        seen.add((function, owner))
-        filled = [cell for cell in function.__closure__ or () if cell != CellType()]
-        named = [getattr(function, "__wrapped__", None), *(cell.cell_contents for cell in filled)]
-        for name in names_in(function.__code__):
-            yield _Namespace(function.__globals__), name
-            named += [function.__globals__.get(name), getattr(owner, name, None)]
-        stack += [(each, owner) for each in named if isinstance(each, FunctionType)]
-
-
-def _is_foreign(code: type | FunctionType) -> bool:
-    return str(code.__module__).split(".")[0] in ("torch", "builtins", "typing", "abc")
+def _holder(modules: dict[str, nn.Module]) -> nn.Module:
+    """A module that holds others in plain attributes, as globals do."""
+    holder = nn.Module()
+    vars(holder).update(modules)
+    return holder
 
 
 def _key(place: Place) -> tuple[int, str]:
@@ -102,12 +86,18 @@ def _key(place: Place) -> tuple[int, str]:
 
 def _read(place: Place) -> Any:
     owner, name = place
-    return (vars(owner) if isinstance(owner, type) else owner).get(name, _ABSENT)
+    if isinstance(owner, CellType):
+        return _ABSENT if owner == CellType() else owner.cell_contents
+    if isinstance(owner, FunctionType):
+        return getattr(owner, name)
+    return (owner if isinstance(owner, dict) else vars(owner)).get(name, _ABSENT)
 
 
 def _write(place: Place, value: Any) -> None:
     owner, name = place
-    if isinstance(owner, type):
+    if isinstance(owner, CellType):
+        owner.cell_contents = value
+    elif not isinstance(owner, dict):
         delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
     elif value is _ABSENT:
         del owner[name]
@@ -115,14 +105,20 @@ def _write(place: Place, value: Any) -> None:
         owner[name] = value
 
 
+def _is_looked_into(value: Any) -> bool:
+    return isinstance(value, _LOOKED_INTO) or not is_foreign(type(value))
+
+
 def _mark(value: Any) -> Any:
     if value is _ABSENT:
         return None
-    return fingerprint(value) if isinstance(value, _LOOKED_INTO) else id(value)
+    return fingerprint(value) if _is_looked_into(value) else id(value)
 
 
 def _described(place: Place) -> str:
     owner, name = place
-    if isinstance(owner, type):
-        return f"{owner.__qualname__}.{name} (an attribute of the class)"
-    return f"{name} (a global of {owner.get('__name__')})"
+    if isinstance(owner, CellType):
+        return name
+    if isinstance(owner, dict):
+        return f"{name} (a global of {owner.get('__name__')})"
+    return f"{owner.__qualname__}.{name} (an attribute of the {'class' if isinstance(owner, type) else 'function'})"

@@ -77,6 +77,8 @@ def test_fake_mode_of() -> None:
     with mode:
         fake = torch.empty(2)
     assert _torch.fake_mode_of(fake) is mode
+    assert _torch.is_fake(fake)
+    assert not _torch.is_fake(torch.empty(2))
     with pytest.raises(AttributeError):
         _torch.fake_mode_of(torch.empty(2))
 

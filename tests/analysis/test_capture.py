@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,24 @@ VOCABULARY, WIDTH = 7, 4
 IDS = torch.tensor([[0, 1, 2], [3, 4, 6]])
 
 Change = Callable[["Model"], object]
+
+
+@dataclass(slots=True)
+class Slotted:
+    count: int = 0
+
+
+class Remembering(nn.Module):
+    """Held by a list, so that nobody registers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.weight = 0, nn.Parameter(torch.ones(2))
+        self.register_buffer("calls", torch.zeros(2))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight[0]
 
 
 class Inner(nn.Module):
@@ -45,20 +64,23 @@ class Model(nn.Module):
         self.act = act
         self.count, self.seen, self.memory, self.set = 0, [1], {"last": None}, {1}
         self.nested, self.queue, self.record = {"seen": [1]}, deque([1]), SimpleNamespace(count=0)
-        self.scratch = torch.zeros(2)
+        self.scratch, self.slotted, self.push = torch.zeros(2), Slotted(), self.seen.append
+        self.block = [Remembering()]
         self.register_buffer("calls", torch.zeros(2))
         self.register_buffer("later", None)
         self.eval()
 
     def forward(self, ids: Tensor) -> Tensor:
         self.act(self)
-        return self.inner(ids)
+        return self.block[0](self.inner(ids))
 
 
 def contents(model: nn.Module) -> dict[str, Any]:
     """Everything a call could leave behind, the identity of every tensor included."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     plain = {name: value for name, value in vars(model).items() if not name.startswith("_") and not callable(value)}
+    block = plain.pop("block", [Remembering()])[0]
+    plain |= {"block.last": block.last, "block.calls": block.calls.tolist(), "block.weight": block.weight.tolist()}
     found: dict[str, Any] = {f"state {name}": (id(tensor), tensor.tolist()) for name, tensor in state.items()}
     for name, value in plain.items():
         found[name] = (id(value), value.tolist()) if isinstance(value, Tensor) else copy.deepcopy(value)
@@ -90,6 +112,10 @@ LINEAR, EMBEDDING = r"module 'inner\.linear' \(Linear\)", r"module 'inner\.embed
 WEIGHT = r"state 'inner\.linear\.weight'"
 REFUSED: dict[str, tuple[Change, str]] = {
     "training": (lambda m: m.train(), r"module '<root>' \(Model\) is in training mode; call model\.eval\(\)"),
+    "a layer that is not registered trains": (
+        lambda m: m.block[0].train(),
+        r"module 'block\[0\]' \(Remembering\) is in training mode",
+    ),
     "one layer trains": (lambda m: m.inner.norm.train(), r"module 'inner\.norm' \(BatchNorm1d\) is in training mode"),
     "forward hook": (lambda m: m.inner.linear.register_forward_hook(hook), f"{LINEAR} has hooks \\(_forward_hooks\\)"),
     "forward pre-hook": (lambda m: m.inner.linear.register_forward_pre_hook(hook), f"{LINEAR} has hooks"),
@@ -149,7 +175,12 @@ WRITES: dict[str, tuple[Change, str]] = {
     "list in a dict": (lambda m: m.nested["seen"].append(1), "nested"),
     "deque": (lambda m: m.queue.append(1), "queue"),
     "attribute of an object": (lambda m: setattr(m.record, "count", m.record.count + 1), "record"),
+    "slot of an object": (lambda m: setattr(m.slotted, "count", m.slotted.count + 1), "slotted"),
+    "through a bound method": (lambda m: m.push(1), "push"),
     "tensor that is no state": (lambda m: m.scratch.add_(1), "scratch"),
+    "attribute of a module not registered": (lambda m: setattr(m.block[0], "last", 1), "block[0].last"),
+    "buffer of a module not registered": (lambda m: m.block[0].calls.add_(1), "block[0]._buffers"),
+    "parameter of a module not registered": (lambda m: m.block[0].weight.data.add_(1), "block[0].weight"),
     "parameter": (double_weight, "inner.linear.weight"),
     "parameter replaced": (
         lambda m: setattr(m.inner.linear, "weight", nn.Parameter(m.inner.linear.weight.detach() * 2)),
