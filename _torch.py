@@ -26,6 +26,8 @@ GLOBAL_HOOK_TABLES = (
     "_global_backward_pre_hooks",
 )
 
+CALL_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 class Foreseen(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within this context every operation is shown to `see` before it runs, those on `.data` included.
@@ -150,13 +152,8 @@ def global_hooks() -> list[str]:
 
 
 def module_hooks(module: torch.nn.Module) -> list[str]:
-    """Names of the hook tables of `module` itself that hold at least one hook."""
-    return [name for name, value in vars(module).items() if name.endswith("_hooks") and value]
-
-
-def has_call_hooks(module: torch.nn.Module) -> bool:
-    """Whether calling `module` runs hooks of its own, forward or backward, that calling its `forward` would not."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+    """Names of the hook tables of `module` itself that hold at least one hook of a forward or backward call."""
+    return [name for name in CALL_HOOK_TABLES if vars(module).get(name)]
 
 
 def tensor_hooks(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from inspect import signature
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -63,6 +69,40 @@ def _audit_module(path: str, module: nn.Module) -> None:
             )
         if module.sparse:
             raise CaptureError(f"{_at(path, module)} has sparse=True; set sparse=False for inference")
+
+
+@contextmanager
+def nested_tensors_refused(model: nn.Module) -> Iterator[None]:
+    """Within it the model is called: an encoder that would pack padded rows into a nested tensor is refused on exit.
+
+    Such an encoder returns zeros where rows are padded, but not where a mask pads nothing, and not in a trace.
+
+    Raises:
+        CaptureError: an `nn.TransformerEncoder` with nested tensors was given a padding mask.
+    """
+    padded: list[str] = []
+
+    def see(path: str, encoder: nn.Module, args: Any, kwargs: Any) -> None:
+        given = signature(encoder.forward).bind(*args, **kwargs).arguments
+        if given.get("src_key_padding_mask") is not None and given.get("mask") is None:
+            padded.append(_at(path, encoder))
+
+    encoders = [(path, each) for path, each in reached_modules(model) if isinstance(each, nn.TransformerEncoder)]
+    handles = [
+        each.register_forward_pre_hook(partial(see, path), with_kwargs=True)
+        for path, each in encoders
+        if each.use_nested_tensor
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if padded:
+        raise CaptureError(
+            f"{padded[0]} is given src_key_padding_mask and packs padded rows into nested tensors, which a graph cannot; make "
+            "it with enable_nested_tensor=False, or set its use_nested_tensor to False"
+        )
 
 
 def _audit_tensor(path: str, tensor: torch.Tensor) -> None:

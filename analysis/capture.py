@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule
 from .._torch import is_fake, static_size, storage_key, tree_flatten, tree_map
 from ..errors import CaptureError, ExampleError
 from .attributes import AttributeWatch
-from .audit import audit
+from .audit import audit, nested_tensors_refused
 from .contraction import EinsumInPairs
 from .dropped import refuse_dropped
 from .example import Example
@@ -187,12 +187,12 @@ def _refuse_writes(model: nn.Module, example: Example) -> list[str]:
         The parameters it writes.
 
     Raises:
-        CaptureError: it writes what the graph would lose.
+        CaptureError: it writes what the graph would lose, or computes with nested tensors.
         ExampleError: the model itself fails.
     """
     watch, around = AttributeWatch(model), SurroundingsWatch(underlying(model))
     try:
-        with watch.parameters:
+        with watch.parameters, nested_tensors_refused(model):
             example.run(model)
     finally:
         written, outside = watch.restore(), around.restore()

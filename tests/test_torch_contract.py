@@ -235,17 +235,6 @@ def test_module_hooks(register: str) -> None:
     assert _torch.module_hooks(module) == []
 
 
-@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
-def test_call_hooks(register: str) -> None:
-    module = torch.nn.Linear(2, 2)
-    module.register_state_dict_pre_hook(lambda *args: None)
-    assert not _torch.has_call_hooks(module)
-    handle = getattr(module, register)(lambda *args: None)
-    assert _torch.has_call_hooks(module)
-    handle.remove()
-    assert not _torch.has_call_hooks(module)
-
-
 def test_within_a_transform() -> None:
     seen = []
 
@@ -258,6 +247,19 @@ def test_within_a_transform() -> None:
     torch.func.jvp(record, (x,), (x,))
     record(x.requires_grad_()).backward()
     assert seen == [True, True, False]
+
+
+def test_every_hook_table_of_a_module_is_one_of_calls_or_of_state() -> None:
+    """And what holds the options of a hook of a call holds nothing else."""
+    tables = {name for name in vars(torch.nn.Linear(2, 2)) if name.endswith("_hooks")}
+    assert set(_torch.CALL_HOOK_TABLES) == {name for name in tables if "state_dict" not in name}
+
+
+@pytest.mark.parametrize("register", ["register_state_dict_post_hook", "register_load_state_dict_post_hook"])
+def test_hooks_of_state_are_none_of_a_call(register: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    getattr(module, register)(lambda *args: None)
+    assert _torch.module_hooks(module) == []
 
 
 def test_every_function_of_the_door_is_tested_here() -> None:

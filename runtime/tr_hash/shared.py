@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..._torch import has_call_hooks
+from ..._torch import module_hooks
 
 
 def is_its_weight(module: nn.Module) -> bool:
     """Whether a call of `module` is one product with its weight: the forward of nn.Linear, no bias, no hook."""
     own = type(module).forward is nn.Linear.forward and "forward" not in vars(module)
-    return own and module.bias is None and not has_call_hooks(module)
+    return own and module.bias is None and not module_hooks(module)
 
 
 def by_modules(x: Tensor, modules: Sequence[nn.Module], scale: float) -> Tensor:

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as every_module
 
-from foldfx import capture
+from foldfx import Example, capture
 from foldfx.errors import CaptureError, ExampleError
+from foldfx.passes.verification.observe import observe
 
 VOCABULARY, WIDTH = 7, 4
 IDS = torch.tensor([[0, 1, 2], [3, 4, 6]])
@@ -121,9 +122,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "forward pre-hook": (lambda m: m.inner.linear.register_forward_pre_hook(hook), f"{LINEAR} has hooks"),
     "backward hook": (lambda m: m.inner.linear.register_full_backward_hook(hook), f"{LINEAR} has hooks"),
     "backward pre-hook": (lambda m: m.inner.linear.register_full_backward_pre_hook(hook), f"{LINEAR} has hooks"),
-    "state-dict hook": (lambda m: m.inner.linear.register_state_dict_post_hook(hook), f"{LINEAR} has hooks"),
-    "state-dict pre-hook": (lambda m: m.inner.linear.register_state_dict_pre_hook(hook), f"{LINEAR} has hooks"),
-    "load hook": (lambda m: m.inner.linear.register_load_state_dict_post_hook(hook), f"{LINEAR} has hooks"),
     "tensor hook": (lambda m: m.inner.linear.weight.register_hook(hook), f"{WEIGHT} has autograd hooks"),
     "accumulation hook": (
         lambda m: m.inner.linear.weight.register_post_accumulate_grad_hook(hook),
@@ -148,6 +146,13 @@ def test_a_model_that_tracing_would_change_is_refused(case: str) -> None:
     change(model)
     with pytest.raises(CaptureError, match=why):
         capture(model, (IDS,), dynamic=False)
+
+
+@pytest.mark.parametrize("kind", ["state_dict_pre_hook", "state_dict_post_hook", "load_state_dict_post_hook"])
+def test_hooks_that_no_call_runs_are_fine(kind: str) -> None:
+    model = Model()
+    getattr(model.inner.linear, f"register_{kind}")(hook)
+    capture(model, (IDS,), dynamic=False)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +217,33 @@ def test_capture_leaves_model_and_example_as_they_were(act: Change) -> None:
     capture(model, (ids,))
     assert contents(model) == before
     assert torch.equal(ids, IDS)
+
+
+class Wide(nn.Module):
+    """Its buffer is one number, expanded in memory; forward may write it."""
+
+    wide: Tensor
+
+    def __init__(self, writes: bool) -> None:
+        super().__init__()
+        self.embedding, self.writes = nn.Embedding(VOCABULARY, WIDTH), writes
+        self.register_buffer("wide", torch.ones(1).expand(WIDTH))
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.writes:
+            self.wide[0] = 3
+        return self.embedding(ids) * self.wide
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_buffer_that_is_expanded_in_memory_is_put_back(writes: bool) -> None:
+    model = Wide(writes)
+    expected = observe(model, Example((IDS,))).outputs
+    assert model.wide.tolist() == [1.0] * WIDTH
+    torch.testing.assert_close(expected, model.embedding(IDS) * (3 if writes else 1))
+    if not writes:
+        torch.testing.assert_close(capture(model, (IDS,)).module(IDS), expected)
 
 
 class Untraceable(nn.Module):
