@@ -29,6 +29,7 @@ class Kind:
         scores: the operands that may be the score, by schema name.
         chooses: it chooses along the dimension `dim`: margins have the score's shape without it.
         per_score: margins have the score's shape, rather than that of the result.
+        wide: bfloat16 and float16 are computed in float32, see `promotion.promoted`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kind:
     scores: tuple[str, ...] = ("self",)
     chooses: bool = False
     per_score: bool = False
+    wide: bool = False
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -131,7 +133,7 @@ def _either_from_zero(arguments: Arguments) -> torch.Tensor:
 
 
 def _from_threshold(arguments: Arguments) -> torch.Tensor:
-    return _apart(arguments["self"], torch.tensor(arguments["threshold"], dtype=torch.float64))
+    return _apart(arguments["self"], torch.as_tensor(arguments["threshold"], dtype=torch.float64))
 
 
 def _to_integer(score: torch.Tensor) -> torch.Tensor:
@@ -177,7 +179,7 @@ def _divided(arguments: Arguments) -> torch.Tensor:
 
 
 def _cast(arguments: Arguments) -> torch.Tensor:
-    return _from_zero(arguments) if arguments.get("dtype") is torch.bool else _truncated(arguments)
+    return _from_zero(arguments) if arguments["dtype"] is torch.bool else _truncated(arguments)
 
 
 def _buckets(arguments: Arguments) -> torch.Tensor:
@@ -192,7 +194,7 @@ def _member(arguments: Arguments) -> torch.Tensor:
 
 
 CASTS = (aten._to_copy.default, aten.to.dtype, aten.type_as.default)
-"""They decide only where they make no float of a float."""
+"""They decide only where they make no float of a float. Their margin needs the result's dtype, as the argument `dtype`."""
 
 DIVISIONS = (aten.div.Tensor_mode, aten.div.Scalar_mode, aten.divide.Tensor_mode, aten.divide.Scalar_mode)
 """They decide only where they round."""
@@ -226,21 +228,23 @@ KINDS: dict[Overload, Kind] = {
     **_both_forms(_COMPARED, "gt", "ge", "lt", "le", "eq", "ne"),
     **_both_forms(_COMPARED, "greater", "greater_equal", "less", "less_equal", "not_equal"),
     **_kinds(Kind("comparison", _nearly_equal, _BOTH), aten.isclose.default),
-    **_kinds(Kind("comparison", _from_threshold), aten.threshold.default),
+    **_kinds(Kind("comparison", _from_threshold, wide=True), aten.threshold.default),
     **_kinds(Kind("comparison", _either_from_zero, _BOTH), aten.logical_and.default, aten.logical_or.default),
     **_kinds(Kind("comparison", _either_from_zero, _BOTH), aten.logical_xor.default),
     **_kinds(_TRUE, aten.logical_not.default, aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim),
     **_kinds(_TRUE, aten.all.dims, aten.count_nonzero.default, aten.count_nonzero.dim_IntList, aten.nonzero_static.default),
+    **_kinds(_TRUE, aten.nonzero.default, aten.nonzero_numpy.default, aten.argwhere.default),
+    **_kinds(Kind("comparison", _one_from_zero("condition", "condition"), ("condition",)), aten.where.default),
     **_kinds(Kind("rounding", _floor), aten.floor.default, aten.ceil.default),
     **_kinds(Kind("rounding", _rounded), aten.round.default, aten.round.decimals),
     **_kinds(Kind("rounding", _truncated), aten.trunc.default, aten.fix.default, aten.frac.default),
     **_kinds(Kind("rounding", _from_zero), aten.sign.default, aten.sgn.default, aten.signbit.default),
     **_kinds(Kind("rounding", _one_from_zero("self", "values")), aten.heaviside.default),
     **_kinds(Kind("rounding", _one_from_zero("other", "self"), ("other",)), aten.copysign.Tensor),
-    **_kinds(Kind("rounding", _floored, _BOTH), aten.floor_divide.default, aten.floor_divide.Scalar),
+    **_kinds(Kind("rounding", _floored, _BOTH, wide=True), aten.floor_divide.default, aten.floor_divide.Scalar),
     **_kinds(Kind("rounding", _floored, _BOTH), aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
     **_kinds(Kind("rounding", _cut, _BOTH), aten.fmod.Tensor, aten.fmod.Scalar),
-    **_kinds(Kind("rounding", _divided, _BOTH), *DIVISIONS),
+    **_kinds(Kind("rounding", _divided, _BOTH, wide=True), *DIVISIONS),
     **_kinds(Kind("cast", _cast), *CASTS),
     **_kinds(Kind("buckets", _buckets), aten.bucketize.Tensor, aten.searchsorted.Tensor),
     **_kinds(Kind("buckets", _buckets, ("boundaries", "sorted_sequence")), aten.bucketize.Scalar, aten.searchsorted.Scalar),

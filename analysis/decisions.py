@@ -13,7 +13,9 @@ from torch.fx import Node
 from .._torch import schema_arguments
 from .decision_kinds import CASTS, DIVISIONS, KINDS, rank_margin
 from .facts import Facts
+from .own_values import without_itself
 from .program import Program
+from .promotion import promoted
 from .provenance import where
 
 aten = torch.ops.aten
@@ -61,7 +63,7 @@ class Decision:
     @property
     def outcomes(self) -> tuple[Node, ...]:
         """The values that hold the choice: indices, where the operation yields values and indices."""
-        if not isinstance(self.node.meta.get("val"), tuple | list):
+        if not _yields_indices(self.node):
             return (self.node,)
         return tuple(user for user in self.node.users if user.target is operator.getitem and user.args[1] == 1)
 
@@ -76,7 +78,7 @@ class Decision:
 
         For a choice among several that is the distance between the last chosen and the first not chosen (sorting: the
         least distance between neighbours); for a comparison or a rounding the distance to the threshold. Infinite
-        where no other outcome exists, or where a score is NaN.
+        where no other outcome exists, where a score is NaN, or where a value that is its own threshold meets itself.
 
         Args:
             operands: the values of `operands`; margins are computed in float64.
@@ -90,7 +92,8 @@ class Decision:
         margin = KINDS[self.node.target].margin
         if margin is None:
             raise ValueError(f"{self.node.name}: {self.without_margin}")
-        return margin(self._arguments(operands)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        found = margin(self._arguments(operands)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        return without_itself(found, self.node, operands)
 
     def rank_margin(self, operands: Operands) -> torch.Tensor:
         """`margin`, but from another order of what a top-k chooses, too: the least distance of neighbours among k + 1."""
@@ -110,7 +113,10 @@ class Decision:
             name: operands[value] if isinstance(value, Node) and value in operands else value
             for name, value in schema_arguments(self.node).items()
         }
-        return {name: value.double() if _is_float_tensor(value) else value for name, value in known.items()}
+        if self.node.target in CASTS:
+            known["dtype"] = self.node.meta["val"].dtype
+        alike = promoted(known, KINDS[self.node.target].wide)
+        return {name: value.double() if _is_float_tensor(value) else value for name, value in alike.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -147,11 +153,16 @@ def _scores(node: Node) -> list[Node]:
 def _decides(node: Node) -> bool:
     """Whether the result is discrete and, of an operation that yields values and indices, the indices are read."""
     value = node.meta.get("val")
-    if isinstance(value, tuple | list):
+    if _yields_indices(node):
         return any(user.target is operator.getitem and user.args[1] == 1 and user.users for user in node.users)
     if node.target in DIVISIONS:
         return schema_arguments(node)["rounding_mode"] is not None
     return node.target not in CASTS or not _is_float_tensor(value)
+
+
+def _yields_indices(node: Node) -> bool:
+    """Whether it yields values and indices, rather than one result or a list."""
+    return len(node.target._schema.returns) == 2  # type: ignore[union-attr]
 
 
 def _is_float_tensor(value: Any) -> bool:

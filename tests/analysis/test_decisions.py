@@ -212,6 +212,12 @@ THRESHOLDS: list[tuple[Callable[[Tensor], Any], list[float], list[float]]] = [
     (lambda x: x.long(), [0.25, -0.75, 2.0], [0.75, 0.25, 0.0]),
     (lambda x: x.bool(), [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
     (lambda x: x.sign(), [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
+    (torch.nonzero, [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
+    (torch.where, [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
+    (torch.argwhere, [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
+    (lambda x: x.nonzero(as_tuple=True), [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
+    (lambda x: x.type_as(torch.zeros(1, dtype=torch.bool)), [0.25, -0.75, 0.0], [0.25, 0.75, 0.0]),
+    (lambda x: x.type_as(torch.zeros(1, dtype=torch.int64)), [0.25, -0.75, 2.0], [0.75, 0.25, 0.0]),
 ]
 
 
@@ -219,6 +225,38 @@ THRESHOLDS: list[tuple[Callable[[Tensor], Any], list[float], list[float]]] = [
 def test_the_margin_of_a_threshold(decide: Callable[[Tensor], Any], scores: list[float], margins: list[float]) -> None:
     (found,) = decisions(decide)
     assert found.margin({found.score: torch.tensor(scores)}).tolist() == margins
+
+
+LOW = (torch.bfloat16, torch.float16)
+PROMOTED: dict[str, tuple[Callable[[Tensor], Any], tuple[torch.dtype, ...]]] = {
+    "comparison": (lambda x: x > 0.1, (*LOW, torch.float32)),
+    "comparison with a tensor without dimensions": (
+        lambda x: x >= torch.tensor(0.1, dtype=torch.float64),
+        (*LOW, torch.float32),
+    ),
+    "remainder": (lambda x: x % 0.1, (*LOW, torch.float32)),
+    "remainder towards zero": (lambda x: x.fmod(0.1), (*LOW, torch.float32)),
+    "among constants": (lambda x: torch.isin(x, 0.1), (*LOW, torch.float32)),
+    "threshold": (lambda x: nn.functional.threshold(x, 0.1, 2.0), (torch.float32,)),
+    "floor division": (lambda x: x // 0.1, (torch.float32,)),
+}
+
+
+@pytest.mark.parametrize("dtype", [*LOW, torch.float32])
+@pytest.mark.parametrize("name", PROMOTED)
+def test_a_number_is_rounded_to_what_torch_computes_in(name: str, dtype: torch.dtype) -> None:
+    """So a score that is 0.1 in its dtype is at a tie, or is not."""
+    decide, ties = PROMOTED[name]
+    (found,) = decisions(decide)
+    values = dict.fromkeys(found.operands, torch.tensor(0.1, dtype=torch.float64))
+    margin = found.margin(values | {found.score: torch.tensor([0.1], dtype=dtype)})
+    assert (margin.item() == 0) is (dtype in ties)
+
+
+def test_tensors_with_dimensions_are_compared_in_the_wider_dtype() -> None:
+    (found,) = decisions(lambda x: x > torch.tensor([0.1], dtype=torch.float64))
+    values = dict.fromkeys(found.operands, torch.tensor([0.1], dtype=torch.float64))
+    assert found.margin(values | {found.score: torch.tensor([0.1], dtype=torch.bfloat16)}).item() > 0
 
 
 def test_the_margin_against_another_value() -> None:
