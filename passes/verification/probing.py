@@ -74,8 +74,8 @@ def admitted_ranks(
     if len(admitted) != 1:
         return {name: tuple(ranks) for name, ranks in admitted.items()}
     (name, ranks) = next(iter(admitted.items()))
-    for rank in RANKS:
-        probes = [probe for example in examples if (probe := in_rank(candidate, example, name, rank)) is not None]
+    for rank in set(RANKS) - ranks:
+        probes = [probe for example in examples for probe in in_rank(candidate, example, name, rank)]
         calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
         if probes and all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
             ranks.add(rank)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import sympy
 import torch
+from torch.fx import Node
 
 from ..._torch import size_expression, tree_flatten
 from ...analysis.example import Example
-from ...analysis.program import Program
+from ...analysis.program import Domain, Program
 
 
 def with_tokens(
@@ -47,24 +49,54 @@ def resized(program: Program, example: Example, symbol: sympy.Expr, size: int) -
     return Example(args, kwargs)
 
 
-def in_rank(program: Program, example: Example, name: str, rank: int) -> Example | None:
+def in_rank(program: Program, example: Example, name: str, rank: int) -> list[Example]:
     """The example with every token axis merged and dealt out again in `rank` dimensions, in every input that has them.
 
-    None where an input's axes do not start with those of the token ids.
+    Returns:
+        A call whose leading dimensions are 1, and one with another size from 2 on in each: what reads along a dimension
+        shows only there. None where an input's axes do not start with those of the token ids, where an input beside
+        them has one row, which repeated shows no more, or where there are no ids.
     """
     inputs = program.input_nodes()
-    traced = next(node.meta["val"] for node in inputs if node.name == name)
-    axes = [size_expression(size) for size in traced.shape]
     leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
-    changed: list[object] = []
-    for node, leaf in zip(inputs, leaves, strict=True):
-        if not isinstance(leaf, torch.Tensor) or not any(size_expression(s) in axes for s in node.meta["val"].shape):
-            changed.append(leaf)
-            continue
-        if [size_expression(size) for size in node.meta["val"].shape[: len(axes)]] != axes or not leaf.numel():
-            return None
-        rest = leaf.shape[len(axes) :]
-        flat = leaf.reshape(-1, *rest)
-        changed.append(flat[0] if rank == 0 else flat.reshape(*([1] * (rank - 1)), *flat.shape))
-    args, kwargs = spec.unflatten(changed)
-    return Example(args, kwargs)
+    token = [node.name for node in inputs].index(name)
+    axes = _sizes(inputs[token])
+    rows: dict[int, torch.Tensor] = {}
+    for place, node in enumerate(inputs):
+        sizes, leaf = _sizes(node), leaves[place]
+        if place == token or not set(axes).isdisjoint(sizes):
+            rows[place] = leaf.reshape(-1, *leaf.shape[len(axes) :])
+            if sizes[: len(axes)] != axes or len(rows[place]) < (1 if place == token else 2):
+                return []
+    shapes = _shapes(rank, len(rows[token]))
+    rows[token] = _with_others(rows[token], program.tokens[name])
+
+    def dealt(shape: tuple[int, ...]) -> Example:
+        changed = list(leaves)
+        for place, each in rows.items():
+            chosen = torch.arange(prod(shape), device=each.device) % len(each)
+            changed[place] = each[chosen].reshape(shape + each.shape[1:])
+        args, kwargs = spec.unflatten(changed)
+        return Example(args, kwargs)
+
+    return [dealt(shape) for shape in shapes]
+
+
+def _shapes(rank: int, count: int) -> list[tuple[int, ...]]:
+    """The shapes of `rank` dimensions that `count` ids are dealt out in; more ids where one would be too small."""
+    if rank == 0:
+        return [()]
+    *leading, last = range(2, rank + 2)
+    return list({(*[1] * (rank - 1), count): None, (*leading, max(last, -(-count // prod(leading)))): None})
+
+
+def _with_others(ids: torch.Tensor, domain: Domain) -> torch.Tensor:
+    """1-D ids, and behind them those of the domain that are not among them."""
+    every = domain.ids().to(ids)
+    return torch.cat([ids, every[~torch.isin(every, ids)]])
+
+
+def _sizes(node: Node) -> list[sympy.Expr]:
+    """The traced sizes of an input; none where it is no tensor."""
+    traced = node.meta["val"]
+    return [size_expression(size) for size in traced.shape] if isinstance(traced, torch.Tensor) else []

@@ -105,6 +105,24 @@ def test_a_rank_that_was_verified_is_admitted(pair: Folded) -> None:
         result.module(torch.zeros(1, 1, 1, 1, dtype=torch.int64))
 
 
+class Mean(Softmax):
+    """Over a dimension of size 1 a mean changes nothing, and none shows in another rank that is 1 there, too."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.project(self.embedding(ids)).mean(self.dim, keepdim=True)
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 7)], ids=str)
+def test_a_rank_of_which_an_example_of_size_1_shows_nothing_is_refused(shape: tuple[int, ...], agree: Agree) -> None:
+    model, result = fold(Mean(-1 - len(shape)), *shape)
+    assert result.accepted
+    assert result.report.to_dict()["verification"]["ranks"] == {"ids": [len(shape)]}
+    ids = torch.randint(VOCABULARY, shape)
+    agree(model(ids), result.module(ids))
+    with pytest.raises(TokenRankError):
+        result.module(ids[None])
+
+
 class OneIsSpecial(Softmax):
     """One sentence means something else; a capture for sizes from 2 on has only the other branch."""
 
@@ -173,6 +191,24 @@ def test_a_rank_that_another_input_fixes_is_refused(agree: Agree) -> None:
     agree(model(*example.args), result.module(*example.args))
     with pytest.raises((TokenRankError, AssertionError)):
         result.module(torch.zeros(5, 5, dtype=torch.int64), torch.randn(5, 8))
+
+
+class Weighted(Softmax):
+    """Another input has a number for each id, whatever the rank."""
+
+    def forward(self, ids: Tensor, weight: Tensor) -> Tensor:
+        return super().forward(ids).amax(-1) * weight
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1, [1]), (2, [1, 2, 3]), (5, [1, 2, 3])])
+def test_a_rank_is_admitted_where_every_input_has_rows_that_differ(count: int, ranks: list[int], agree: Agree) -> None:
+    model = Weighted(-1)
+    result = foldfx.compile(model, [foldfx.Example((torch.randint(VOCABULARY, (count,)), torch.randn(count)))])
+    assert result.accepted
+    assert result.report.to_dict()["verification"]["ranks"] == {"ids": ranks}
+    for shape in ((count,), *([(1, 4), (3, 1, 5)] if len(ranks) > 1 else [])):
+        call = torch.randint(VOCABULARY, shape), torch.randn(shape)
+        agree(model(*call), result.module(*call))
 
 
 class Repeats(Softmax):
