@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import sympy
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from .._torch import copy_graph, mark_non_persistent
+from .._torch import copy_graph, mark_non_persistent, size_expression
 
 GUARDS = "_guards_fn"
 """The submodule that checks a captured graph's inputs, called once behind them; the name is torch.export's."""
@@ -107,10 +108,23 @@ class Program:
     def graph(self) -> Graph:
         return self.module.graph
 
-    def least_size(self, size: int | torch.SymInt) -> int:
+    def least_size(self, size: int | torch.SymInt | sympy.Expr) -> int:
         """The smallest value that the capture allows for a symbolic size; 0 for a number or an expression of symbols."""
         span = self.dynamic.get(str(size))
         return int(span.partition("[")[2].partition(",")[0]) if span is not None else 0
+
+    def from_size(self, symbol: sympy.Expr, least: int, why: str) -> Program:
+        """The same program, claimed for values of a symbol of `dynamic` from `least` on only, with the reason."""
+        _, _, rest = self.dynamic[str(symbol)].partition(",")
+        narrowed = {**self.dynamic, str(symbol): f"VR[{least},{rest}"}
+        fixed = [
+            Specialised(node.name, f"dimension {dim} is at least {least}: {why}")
+            for node in self.input_nodes()
+            if isinstance(node.meta["val"], torch.Tensor)
+            for dim, size in enumerate(node.meta["val"].shape)
+            if size_expression(size) == symbol
+        ]
+        return replace(self, dynamic=MappingProxyType(narrowed), specialised=(*self.specialised, *fixed))
 
     def text(self) -> str:
         """The graph as readable code: deterministic, byte-identical for identical graphs."""

@@ -29,6 +29,7 @@ from .tables.tabulate import Progress, silent
 from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
 from .verification.figures import Limits
+from .verification.probing import without_failing_sizes
 from .verify import Verifier, require_calls
 
 Step = tuple[str, Program]
@@ -198,9 +199,10 @@ class Pipeline:
         """
         calls = as_examples(examples)
         require_calls(program, calls)
+        reference = program.module if original is None else observed(original, program.observables)
+        program = without_failing_sizes(reference, program, calls[0])
         context = PassContext(progress=progress, model=original, owner=owner)
         probes = probe_decisions(program, context.facts(program), calls, self.probe_contexts, progress)
-        reference = program.module if original is None else observed(original, program.observables)
         verifier = Verifier(reference, calls, self.limits, progress, self.time_budget, probes.examples, probes.fragilities)
         attempts = _Attempts(self, program, context, verifier)
         attempt = attempts.settle()

@@ -239,3 +239,62 @@ def test_a_model_that_cannot_run_on_empty_ids(agree: Agree) -> None:
     agree(model(ids), result.module(ids))
     with pytest.raises(RuntimeError, match="ambiguous"):
         model(ids[:0])
+
+
+class Pairs(Softmax):
+    """The graph divides by the number of tokens to tell how many pairs there are; torch itself does not."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).view(-1, 2, 8).cumsum(1)
+
+
+def test_a_size_at_which_the_captured_graph_alone_fails_is_refused(agree: Agree) -> None:
+    model, result = fold(Pairs(-1), 3, 4)
+    assert result.accepted
+    found = result.report.to_dict()["specialised"]
+    assert found == [
+        {
+            "input": "ids",
+            "what": "dimension 1 is at least 1: the captured graph raised ZeroDivisionError at 0, the model did not",
+        }
+    ]
+    ids = torch.randint(VOCABULARY, (1, 6))
+    agree(model(ids), result.module(ids))
+    with pytest.raises(AssertionError, match="ids has size 0 in dimension 1; this program was captured for sizes from 1 on"):
+        result.module(ids[:, :0])
+
+
+class Padded(Softmax):
+    """As `Pairs`, by the views that torch itself makes of a padding mask."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        return self.attention(x, x, x, key_padding_mask=ids == 0, need_weights=False)[0].contiguous()
+
+
+def test_attention_with_a_padding_mask_is_folded(agree: Agree) -> None:
+    model, result = fold(Padded(), 3, 5)
+    assert result.accepted
+    ids = torch.randint(1, VOCABULARY, (4, 6))
+    ids[1:, 3:] = 0
+    agree(model(ids), result.module(ids))
+    agree(model(ids[:1]), result.module(ids[:1]))
+    with pytest.raises(AssertionError, match="ids has size 0 in dimension 0"):
+        result.module(ids[:0])
+
+
+class AnotherValueOfNone(Softmax):
+    """The twin: for no tokens the captured graph does not fail, but returns something else."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        total = super().forward(ids).sum(1)
+        return total if ids.numel() or torch.compiler.is_exporting() else total + 1
+
+
+def test_a_size_at_which_the_captured_graph_returns_something_else_is_a_capture_error() -> None:
+    with pytest.raises(CaptureError, match=r"example 0 with size s\d+ = 0"):
+        fold(AnotherValueOfNone(-1), 3, 4)
