@@ -14,12 +14,12 @@ from ..tables.tabulate import (
     Place,
     arrange,
     built_calls,
-    calls,
     calls_of,
     chunks,
     fitting,
     has_dynamic_axis,
     shapes_of,
+    tokens_of,
     traced_place,
 )
 from .figures import Limits, exceeds, figures_of
@@ -112,10 +112,11 @@ def runs_at_any_rank(region: Region, run: RegionRunner) -> bool:
     """Whether the region's operations, as traced, take ids of any number of dimensions and mean the same."""
     if len(region.inputs) > 1 or not all(map(region.is_trailing, run.wanted)):
         return False
+    rows = torch.arange(min(2, region.domain))
+    tokens = tokens_of(region, rows)[region.inputs[0].name]
     try:
-        traced = next(calls(region, min(2, region.domain)))
-        tokens = next(iter(traced.ids.values())).reshape(-1)[: traced.rows.numel()]
-        expected = [traced.answers(rows) for rows in run.rows(traced.ids)]
+        parts = [[call.answers(found) for found in run.rows(call.ids)] for call in calls_of(region, rows, 2)]
+        expected = [torch.cat(each) for each in zip(*parts, strict=True)]
         trials = [tokens[0], tokens, tokens.reshape(1, -1), tokens.reshape(-1, 1)]
         return not any(
             exceeds(figures_of(rows[: trial.numel()], found), rows.dtype, Limits())

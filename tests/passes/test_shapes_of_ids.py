@@ -86,6 +86,17 @@ def test_a_capture_with_scalar_ids(shape: tuple[int, ...], agree: Agree) -> None
     agree(model(ids), result.module(ids))
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 1, 1)], ids=str)
+def test_a_capture_with_one_id(shape: tuple[int, ...], agree: Agree) -> None:
+    """A decode step of one sentence: sizes of 1 are fixed, so tables are built one id at a time."""
+    model, result = fold(Softmax(-1), *shape)
+    assert result.accepted
+    agree(model(torch.full(shape, 7)), result.module(torch.full(shape, 7)))
+    assert {each["tokens"] for each in result.report.to_dict()["verification"]["layouts"]} == {VOCABULARY}
+    with pytest.raises(AssertionError):
+        result.module(torch.full((*shape[:-1], 2), 7))
+
+
 def test_a_rank_that_means_something_else_is_refused() -> None:
     """softmax(dim=1) of ids [B] runs over features; of ids [B, T] it would run over positions."""
     model, result = fold(Softmax(1), 6)
