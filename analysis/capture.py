@@ -60,7 +60,7 @@ def capture(
 
     Raises:
         CaptureError: the model cannot be captured faithfully; the message names the module path and the way out.
-        ExampleError: the model itself fails on the example.
+        ExampleError: the model itself fails on the example, or the example has no token ids.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
     """
     audit(model)
@@ -83,6 +83,7 @@ def capture(
     own_written_buffers(module, effects)
     _ensure_guard_call(module)
     domains = token_domains(module.graph, None if tokens is None else list(tokens))
+    _require_ids(module.graph, domains)
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)
     constants, uncounted = _constants(model, module)
@@ -315,6 +316,16 @@ def _refuse_renormalisation(graph: Graph) -> None:
         if "embedding_renorm" in str(node.target):
             raise CaptureError(
                 f"{node.name} renormalises an embedding's weight in forward (max_norm); renormalise it once instead"
+            )
+
+
+def _require_ids(graph: Graph, tokens: Collection[str]) -> None:
+    for node in graph.find_nodes(op="placeholder"):
+        sizes = list(map(static_size, node.meta["val"].shape)) if node.name in tokens else []
+        if 0 in sizes:
+            raise ExampleError(
+                f"token input {node.name} has size 0 in dimension {sizes.index(0)} of the example that is traced; give an "
+                "example with at least one id"
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .._torch import schema_arguments
+from .._torch import schema_arguments, static_size
 from .decision_kinds import CASTS, DIVISIONS, KINDS, rank_margin
 from .facts import Facts
 from .own_values import without_itself
@@ -132,7 +132,8 @@ class Decision:
 def find_decisions(program: Program, facts: Facts) -> list[Decision]:
     """Every decision of a program, in graph order.
 
-    Not decisions: choices by integers (they are exact), and `max` or `sort` of which only the values are read.
+    Not decisions: choices by integers (they are exact), choices of nothing or among nothing, and `max` or `sort` of which
+    only the values are read.
     """
     feeds = reached_observables(program)
     found = []
@@ -147,12 +148,15 @@ def _scores(node: Node) -> list[Node]:
     """The float operands that can be the score."""
     arguments = schema_arguments(node)
     named = [arguments[name] for name in KINDS[node.target].scores if name in arguments]
-    return [each for each in named if isinstance(each, Node) and _is_float_tensor(each.meta.get("val"))]
+    floats = [each for each in named if isinstance(each, Node) and _is_float_tensor(each.meta.get("val"))]
+    return [each for each in floats if not _is_empty(each.meta["val"])]
 
 
 def _decides(node: Node) -> bool:
-    """Whether the result is discrete and, of an operation that yields values and indices, the indices are read."""
+    """Whether the result is discrete, not empty and, of an operation that yields values and indices, these are read."""
     value = node.meta.get("val")
+    if _is_empty(value[-1] if isinstance(value, tuple | list) else value):
+        return False
     if _yields_indices(node):
         return any(user.target is operator.getitem and user.args[1] == 1 and user.users for user in node.users)
     if node.target in DIVISIONS:
@@ -167,6 +171,11 @@ def _yields_indices(node: Node) -> bool:
 
 def _is_float_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_empty(value: Any) -> bool:
+    """A tensor that has no elements whatever the sizes."""
+    return isinstance(value, torch.Tensor) and 0 in map(static_size, value.shape)
 
 
 def reached_observables(program: Program) -> dict[Node, list[str]]:

@@ -224,7 +224,7 @@ class Choice:
     def _table_bytes(self, node: Node) -> int | None:
         """Bytes of a value's table as `encode` would store it, at most.
 
-        None for tuples, broadcasts along a symbolic length, and products of too many rows.
+        None for tuples, broadcasts along a symbolic length, values without elements, and products of too many rows.
         """
         fact = self.facts[node]
         if fact.rows is None or any(isinstance(a, Uniform) and not is_static(a) for dim in fact.rows for a in dim):
@@ -233,6 +233,8 @@ class Choice:
         if len(fact.tokens) > 1 and rows > self.largest_product:
             return None
         row_bytes = self.region_of(node).width(node) * self.item_bytes(node)
+        if row_bytes == 0:
+            return None
         distinct = self._distinct.rows(node)
         if distinct == 1:
             return row_bytes

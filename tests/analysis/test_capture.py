@@ -246,7 +246,7 @@ def test_a_buffer_that_is_expanded_in_memory_is_put_back(writes: bool) -> None:
         torch.testing.assert_close(capture(model, (IDS,)).module(IDS), expected)
 
 
-class Untraceable(nn.Module):
+class Weight(nn.Module):
     def __init__(self, compute: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(VOCABULARY, WIDTH))
@@ -275,11 +275,24 @@ class Untraceable(nn.Module):
     ids=["control flow on data", "max_norm in forward", "broken"],
 )
 def test_a_model_that_cannot_be_traced_says_why(compute: Any, error: type[Exception], why: str) -> None:
-    model = Untraceable(compute)
+    model = Weight(compute)
     before = contents(model)
     with pytest.raises(error, match=why):
         capture(model, (IDS,), dynamic=False)
     assert contents(model) == before
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,)], ids=str)
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_an_example_without_ids_is_refused(shape: tuple[int, ...], dynamic: bool) -> None:
+    size = shape.index(0)
+    with pytest.raises(ExampleError, match=rf"token input ids has size 0 in dimension {size}.*with at least one id"):
+        capture(Weight(lambda weight, ids: weight[ids]), (torch.zeros(shape, dtype=torch.int64),), dynamic=dynamic)
+
+
+def test_an_example_with_one_id_is_captured() -> None:
+    program = capture(Weight(lambda weight, ids: weight[ids]), (torch.zeros(1, 1, dtype=torch.int64),))
+    assert program.tokens["ids"].size == VOCABULARY
 
 
 def test_only_modules_are_captured() -> None:

@@ -128,6 +128,9 @@ def test_a_decision_that_no_rule_proves_is_found_too(decide: Callable[[Tensor], 
         lambda x: nn.functional.max_pool1d(x, 2),
         lambda x: x.div(0.1, rounding_mode=None),
         lambda x: x.type_as(torch.zeros(1, dtype=torch.float64)),
+        lambda x: x.topk(0).indices,
+        lambda x: x[..., :0] > 0,
+        lambda x: x[..., :0].any(-1),
     ],
     ids=[
         "relu",
@@ -141,9 +144,12 @@ def test_a_decision_that_no_rule_proves_is_found_too(decide: Callable[[Tensor], 
         "pooling",
         "division",
         "type of a wider float",
+        "top of none",
+        "comparison of nothing",
+        "any of nothing",
     ],
 )
-def test_what_stays_continuous_is_no_decision(decide: Callable[[Tensor], Any]) -> None:
+def test_what_stays_continuous_or_is_nothing_is_no_decision(decide: Callable[[Tensor], Any]) -> None:
     assert decisions(decide) == []
 
 

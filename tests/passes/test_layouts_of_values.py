@@ -72,10 +72,16 @@ def one_feature(x: Tensor) -> Tensor:
     return x.square().mean(-1).cumsum(1)
 
 
+def no_feature(x: Tensor) -> Tensor:
+    """[B, T, 64] → [B, T, 0]: nothing to tabulate, whatever is computed of it."""
+    nothing = torch.tanh(x)[..., :0].square()
+    return torch.cat([nothing, (nothing > 0).cumsum(1), x.cumsum(1)], -1)
+
+
 BODIES = (heads, merged, merged_the_other_way, features_first, heads_in_the_batch, heads_before_the_batch, single, one_feature)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", [*BODIES, no_feature])
 def test_symbolic_token_axes(body: Body, agree: Agree) -> None:
     model = Model(body)
     result = foldfx.compile(model, [foldfx.Example((torch.randint(VOCABULARY, (3, 5)),))])
@@ -95,7 +101,7 @@ def groups_apart(x: Tensor) -> Tensor:
     return torch.tanh(x).reshape(2, 3, 2, -1).permute(0, 3, 1, 2).sigmoid().cumsum(2)
 
 
-@pytest.mark.parametrize("body", [*BODIES, groups, groups_apart])
+@pytest.mark.parametrize("body", [*BODIES, groups, groups_apart, no_feature])
 def test_static_token_axes(body: Body, agree: Agree) -> None:
     model = Model(body)
     result = foldfx.compile(model, [foldfx.Example((torch.randint(VOCABULARY, (2, 6)),))], dynamic=False)
