@@ -209,12 +209,13 @@ def compile(
         progress: called as (what, done, total) during long work.
 
     Returns:
-        A result whose module is safe to use either way: refusals and rollbacks leave the original computation.
+        A result whose module is safe to use either way: refusals and rollbacks leave the original computation. It is verified
+        without gradients, and refuses them where the model was seen to do something else with them on the first example.
 
     Raises:
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
-        ExampleError: no examples, a malformed one, or one the model fails on.
+        ExampleError: no examples, a malformed one, one the model fails on, or none with token ids.
         FileExistsError: `run_dir` is a file or holds something.
         DiffError: a graph carries a constant that has no text, so that `run_dir` cannot be written.
         ValueError: an unknown objective, one without its budget, a time budget that is not positive, negative contexts, or

@@ -35,6 +35,10 @@ class AutocastError(FoldfxError):
     """A folded program was called under autocast; its tables hold the values computed without."""
 
 
+class GradientsError(FoldfxError):
+    """A folded program was called with gradients on; with them the original was seen to do something else."""
+
+
 class TrainingModeError(FoldfxError):
     """A folded program was called in training mode; it computes what the model did in eval mode."""
 

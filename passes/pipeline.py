@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 from torch.fx import GraphModule
 
-from .._torch import flatten_inputs
 from ..analysis.example import Example, as_examples
 from ..analysis.observables import observed
-from ..analysis.program import Program, own_written_buffers
+from ..analysis.program import Program, Specialised, own_written_buffers
 from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
@@ -29,6 +28,7 @@ from .tables.tabulate import Progress, silent
 from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
 from .verification.figures import Limits
+from .verification.gradients import change_by_gradients
 from .verification.probing import without_failing_sizes
 from .verify import Verifier, require_calls
 
@@ -201,6 +201,9 @@ class Pipeline:
         require_calls(program, calls)
         reference = program.module if original is None else observed(original, program.observables)
         program = without_failing_sizes(reference, program, calls[0])
+        if gradients := change_by_gradients(reference, calls[0], self.limits):
+            off = Specialised("gradients", f"off: with them the model does something else: {gradients}")
+            program = replace(program, specialised=(*program.specialised, off))
         context = PassContext(progress=progress, model=original, owner=owner)
         probes = probe_decisions(program, context.facts(program), calls, self.probe_contexts, progress)
         verifier = Verifier(reference, calls, self.limits, progress, self.time_budget, probes.examples, probes.fragilities)
@@ -221,7 +224,7 @@ class Pipeline:
         final = built.candidate if accepted else program.copy()
         given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
-        install_guards(final, verification, [flatten_inputs(program.module, c.args, dict(c.kwargs)) for c in calls])
+        install_guards(final, verification, calls, gradients)
         return Run(
             program,
             final,

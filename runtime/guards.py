@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import AutocastError, TokenRankError, TrainingModeError, UnreachableTokenError
+from ..errors import AutocastError, GradientsError, TokenRankError, TrainingModeError, UnreachableTokenError
 
 
 class InputGuards(nn.Module):
@@ -24,6 +24,7 @@ class InputGuards(nn.Module):
         reachable: for token inputs whose tables hold only some ids, their place and a bool mask [V] of those.
         absent: the names and places of the inputs that were None at capture, which export does not check.
         least: (name, place, rank, dimension, least size) where a size of an input of that rank may not be smaller.
+        gradients: what the original does otherwise with gradients on, which are refused then; "" admits them.
     """
 
     _is_impure = True  # torch.fx: a call that dead-code elimination keeps
@@ -35,6 +36,7 @@ class InputGuards(nn.Module):
         reachable: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
         absent: Collection[tuple[str, int]] = (),
         least: Collection[tuple[str, int, int, int, int]] = (),
+        gradients: str = "",
     ) -> None:
         super().__init__()
         self.sizes = sizes
@@ -42,6 +44,7 @@ class InputGuards(nn.Module):
         self.reachable = dict(reachable)
         self.absent = tuple(absent)
         self.least = tuple(least)
+        self.gradients = gradients
         self.eval()
 
     def forward(self, *inputs: Any) -> None:
@@ -52,6 +55,7 @@ class InputGuards(nn.Module):
             UnreachableTokenError: an id the tables do not hold, because it was said not to occur. Not checked while
                 tracing; such an id then raises where it is looked up.
             AutocastError: autocast is on.
+            GradientsError: gradients are on, and the original does something else with them. Not checked while tracing.
             TrainingModeError: the program is in training mode.
             AssertionError: a size or number differs from what was captured (raised by export's guards too), or an input
                 that was None is not.
@@ -83,6 +87,11 @@ class InputGuards(nn.Module):
                 )
         if not torch.compiler.is_compiling():
             _refuse_autocast(inputs)
+            if self.gradients and torch.is_grad_enabled():
+                raise GradientsError(
+                    f"gradients are on, and with them the model does something else than this program: {self.gradients}. Call "
+                    "it under torch.no_grad() or torch.inference_mode()"
+                )
             for name, (place, mask) in self.reachable.items():
                 _refuse_unreachable(name, inputs[place], mask)
         self.sizes(*inputs)

@@ -49,9 +49,14 @@ class Observation:
 
 
 def observe(
-    module: nn.Module, example: Example, written: Collection[str] | None = None, seed: int = SEED, calls: int = 2
+    module: nn.Module,
+    example: Example,
+    written: Collection[str] | None = None,
+    seed: int = SEED,
+    calls: int = 2,
+    gradients: bool = False,
 ) -> Observation:
-    """Call `module` on a copy of the example, without gradients and from a seed.
+    """Call `module` on a copy of the example, without gradients if not asked for, and from a seed.
 
     Buffers, parameters and attributes that the call writes are put back; an exception is part of the observation.
 
@@ -61,10 +66,11 @@ def observe(
         written: names of the buffers the call may write; None: any.
         seed: of the random generator.
         calls: how many there are at most, each from the buffers that the one before left.
+        gradients: whether they are on; only for a call that writes no buffers, which would keep their history.
     """
     call, watch = example.cloned(), AttributeWatch(module, written)
     outputs, error = None, None
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.set_grad_enabled(gradients), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         try:
@@ -80,7 +86,8 @@ def observe(
     } | watch.parameters.written()
     inputs = call.args, dict(call.kwargs)
     shared = shared_memory(outputs, inputs, module)
-    again = observe(module, example, written, seed, calls - 1) if changed and error is None and calls > 1 else None
+    repeats = changed and error is None and calls > 1
+    again = observe(module, example, written, seed, calls - 1, gradients) if repeats else None
     watch.restore()
     return Observation(outputs, inputs, changed, shared, after, not torch.equal(before, after), error, again)
 

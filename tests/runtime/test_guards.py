@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foldfx.errors import FoldfxError, TokenRankError, TrainingModeError
+from foldfx.errors import FoldfxError, GradientsError, TokenRankError, TrainingModeError
 from foldfx.runtime import InputGuards
 
 
@@ -72,3 +72,12 @@ def test_training_mode_is_refused() -> None:
     guards(torch.zeros(1))
     with pytest.raises(TrainingModeError, match=r"call \.eval\(\) on it"):
         guards.train()(torch.zeros(1))
+
+
+def test_gradients_are_refused_where_they_make_a_difference() -> None:
+    guards = InputGuards(Sizes(), {}, gradients="output [0]: shape [3]")
+    with pytest.raises(GradientsError, match=r"gradients are on, .*output \[0\]: shape \[3\].*under torch.no_grad\(\)"):
+        guards(torch.zeros(1))
+    with torch.no_grad():
+        guards(torch.zeros(1))
+    InputGuards(Sizes(), {})(torch.zeros(1))

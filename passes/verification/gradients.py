@@ -1,0 +1,34 @@
+"""Whether a model does the same with gradients on, where it may branch on them or on `requires_grad`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._torch import tree_map
+from ...analysis.example import Example
+from .compare import compare_calls
+from .figures import Limits
+from .observe import Observation, observe
+
+
+def change_by_gradients(original: nn.Module, example: Example, limits: Limits) -> str:
+    """What is another in a call with gradients on than in one without; "" where nothing is.
+
+    A call that writes buffers is not made with gradients on, because it would leave their history in the buffers.
+    """
+    without = observe(original, example)
+    if without.buffers:
+        return ""
+    comparison = compare_calls(_detached(observe(original, example, gradients=True)), without, limits)
+    return "; ".join(map(str, comparison.differences))
+
+
+def _detached(found: Observation) -> Observation:
+    def plain(leaf: Any) -> Any:
+        return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+    return replace(found, outputs=tree_map(plain, found.outputs), inputs=tree_map(plain, found.inputs))

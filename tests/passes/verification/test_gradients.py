@@ -1,0 +1,75 @@
+"""A program may be called with gradients on only where the model does then what it does without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import foldfx
+from foldfx.errors import GradientsError
+
+Body = Callable[[Tensor], Tensor]
+IDS = torch.tensor([[0, 1, 2], [3, 4, 6]])
+
+
+class Model(nn.Module):
+    def __init__(self, body: Body, counts: bool = False) -> None:
+        super().__init__()
+        self.embedding, self.project = nn.Embedding(7, 64), nn.Linear(64, 8)
+        self.register_buffer("total", torch.zeros(8))
+        self.body, self.counts = body, counts
+        self.eval()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.body(self.project(self.embedding(ids)))
+        if self.counts:
+            self.total.add_(x.sum((0, 1)))
+        return x
+
+
+def folded(model: nn.Module) -> foldfx.Result:
+    result = foldfx.compile(model, [foldfx.Example((IDS,))])
+    assert result.accepted
+    return result
+
+
+def raises(x: Tensor) -> Tensor:
+    if x.requires_grad:
+        raise ValueError("for inference")
+    return x
+
+
+DEPENDENT: dict[str, tuple[Body, str]] = {
+    "grad mode": (lambda x: x * 2 if torch.is_grad_enabled() else x, "output <root>: max-abs"),
+    "requires_grad": (lambda x: x * 2 if x.requires_grad else x, "output <root>: max-abs"),
+    "exception": (raises, "returned a value where the original raised ValueError"),
+}
+
+
+@pytest.mark.parametrize("case", DEPENDENT)
+def test_gradients_that_make_a_difference_are_refused(case: str) -> None:
+    body, why = DEPENDENT[case]
+    model = Model(body)
+    result = folded(model)
+    (fixed,) = result.report.to_dict()["specialised"]
+    assert fixed["input"] == "gradients"
+    assert why in fixed["what"]
+    with pytest.raises(GradientsError, match=f"gradients are on, .*{why}.*Call it under torch.no_grad"):
+        result.module(IDS)
+    for without in (torch.no_grad(), torch.inference_mode()):
+        with without:
+            torch.testing.assert_close(result.module(IDS), model(IDS))
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["no writes", "a buffer is written"])
+def test_gradients_that_make_no_difference_are_admitted(counts: bool) -> None:
+    """The twin, and no history of gradients is left in the model."""
+    model = Model(lambda x: x * 2 if torch.is_grad_enabled() else x + x, counts)
+    result = folded(model)
+    assert result.report.to_dict()["specialised"] == []
+    assert not any(tensor.requires_grad for tensor in model.buffers())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    torch.testing.assert_close(result.module(IDS), model(IDS))
