@@ -210,7 +210,7 @@ def compile(
 
     Returns:
         A result whose module is safe to use either way: refusals and rollbacks leave the original computation. It is verified
-        without gradients, and refuses them where the model was seen to do something else with them on the first example.
+        without gradients, and refuses them where the model was seen to return something else with them on the first example.
 
     Raises:
         CaptureError: the model cannot be captured faithfully.

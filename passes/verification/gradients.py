@@ -18,13 +18,16 @@ from .observe import Observation, observe
 def change_by_gradients(original: nn.Module, example: Example, limits: Limits) -> str:
     """What is another in a call with gradients on than in one without; "" where nothing is.
 
-    A call that writes buffers is not made with gradients on, because it would leave their history in the buffers.
+    A model that raises with gradients on, as `out=` does, has no other meaning then. A call that writes buffers is not
+    made with gradients on, because it would leave their history in the buffers.
     """
     without = observe(original, example)
-    if without.buffers:
+    if without.buffers or without.error is not None:
         return ""
-    comparison = compare_calls(_detached(observe(original, example, gradients=True)), without, limits)
-    return "; ".join(map(str, comparison.differences))
+    found = observe(original, example, gradients=True)
+    if found.error is not None:
+        return ""
+    return "; ".join(map(str, compare_calls(_detached(found), without, limits).differences))
 
 
 def _detached(found: Observation) -> Observation:
