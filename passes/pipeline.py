@@ -224,7 +224,7 @@ class Pipeline:
         final = built.candidate if accepted else program.copy()
         given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
-        install_guards(final, verification, calls, gradients)
+        install_guards(final, program, verification, calls, gradients)
         return Run(
             program,
             final,
