@@ -27,11 +27,13 @@ def change_by_gradients(original: nn.Module, example: Example, limits: Limits) -
     found = observe(original, example, gradients=True)
     if found.error is not None:
         return ""
-    return "; ".join(map(str, compare_calls(_detached(found), without, limits).differences))
+    return "; ".join(map(str, compare_calls(_values(found), _values(without), limits).differences))
 
 
-def _detached(found: Observation) -> Observation:
+def _values(found: Observation) -> Observation:
+    """Without gradients and memory layouts, which fast paths choose otherwise."""
+
     def plain(leaf: Any) -> Any:
-        return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+        return leaf.detach().clone(memory_format=torch.contiguous_format) if isinstance(leaf, torch.Tensor) else leaf
 
     return replace(found, outputs=tree_map(plain, found.outputs), inputs=tree_map(plain, found.inputs))

@@ -18,16 +18,24 @@ from .variants import first_replaced, in_rank, resized, with_tokens
 
 RANKS = (0, 1, 2, 3)
 
+FATAL = ("cuda",)
+"""Devices on which a read outside a table is no exception: it ends all work of the process there."""
+
 
 def probe_outside(
     original: nn.Module, candidate: Program, example: Example, limits: Limits, said: dict[str, str]
 ) -> list[Counterexample]:
     """Ids outside the domain: the candidate must raise what the original raises, and never return another value.
 
-    Where the original returns a value the candidate may raise: such ids are outside the program's contract.
+    Where the original returns a value the candidate may raise: such ids are outside the program's contract. Not tried on
+    devices in `FATAL`.
     """
     wrong: list[Counterexample] = []
+    devices = {node.name: node.meta["val"].device.type for node in candidate.input_nodes() if node.name in candidate.tokens}
     for name, domain in candidate.tokens.items():
+        if devices[name] in FATAL:
+            said[f"{name} outside the domain"] = f"not tried: on {devices[name]} it would end the process"
+            continue
         for bad in (domain.size, -1, -domain.size - 1):
             probe = with_tokens(candidate, example, name, lambda ids, bad=bad: first_replaced(ids, bad))  # type: ignore[misc]
             if probe is None:

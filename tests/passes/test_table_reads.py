@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import foldfx
+from foldfx.passes.verification import probing
 
 VOCABULARY, WIDTH = 12, 32
 Agree = Callable[..., None]
@@ -136,3 +137,16 @@ def test_a_negative_id_that_is_also_computed_with_is_another_number_than_its_row
     assert model(ids).shape == (3, 8)
     with pytest.raises(IndexError):
         folded(ids)
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+def test_ids_outside_the_domain_are_not_tried_where_they_end_the_process(fatal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do on CUDA; here the CPU stands in for it."""
+    monkeypatch.setattr(probing, "FATAL", ("cpu",) if fatal else ())
+    honest, tried = probing.first_replaced, []
+    monkeypatch.setattr(probing, "first_replaced", lambda ids, bad: tried.append(bad) or honest(ids, bad))
+    result = foldfx.compile(Model(indexing), [foldfx.Example((torch.randint(VOCABULARY, (6,)),))])
+    assert result.accepted
+    probes = result.report.to_dict()["verification"]["probes"]
+    assert ("ids outside the domain" in probes) is fatal
+    assert set(tried) == (set() if fatal else {VOCABULARY, -1, -VOCABULARY - 1})
