@@ -14,6 +14,7 @@ from torch import nn
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _OPAQUE = (nn.Module, type, ModuleType, FunctionType, torch.dtype, torch.device, torch.fx.Graph, Logger)
+_TORCH_AND_ITS_OWN = ("torch", "sympy", "mpmath", "numpy", "networkx", "triton", "foldfx")
 _HIDDEN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -53,9 +54,9 @@ def _slots(kind: type) -> list[str]:
 
 
 def is_foreign(code: type | FunctionType) -> bool:
-    """Whether torch or the standard library defines it."""
+    """Whether torch, what torch computes with, foldfx or the standard library defines it."""
     root = str(code.__module__).partition(".")[0]
-    return root == "torch" or root in sys.stdlib_module_names
+    return root in _TORCH_AND_ITS_OWN or root in sys.stdlib_module_names
 
 
 def can_change(value: Any) -> bool:

@@ -18,8 +18,8 @@ Named = tuple[str, Any, type]
 class NamedCode:
     """The code of every forward of a model, and what it names in turn.
 
-    Left out are functions, classes and objects of torch and of the standard library, and what is named through an
-    imported module, as in `helpers.function`.
+    Left out are functions, classes and objects of torch, its dependencies and the standard library, and what is named
+    through an imported module, as in `helpers.function`.
 
     Args:
         model: the model itself.
