@@ -23,6 +23,7 @@ from .audit import audit, nested_tensors_refused
 from .contraction import EinsumInPairs
 from .dropped import refuse_dropped
 from .example import Example
+from .hidden_aliases import HiddenAliasesShown
 from .observables import measure_observables, observed, underlying
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, named_state, own_written_buffers
 from .surroundings import SurroundingsWatch
@@ -126,7 +127,7 @@ def _export(model: nn.Module, example: Example, dynamic: bool | DynamicShapes) -
 def _traced(model: nn.Module, example: Example, shapes: DynamicShapes | None) -> ExportedProgram:
     """The model's operations as they are called, writes included."""
     call = example.cloned()
-    with _tracing(model), EinsumInPairs():
+    with _tracing(model), EinsumInPairs(), HiddenAliasesShown():
         exported: ExportedProgram = torch.export.export(
             model, call.args, dict(call.kwargs), dynamic_shapes=shapes, strict=False
         )
