@@ -35,9 +35,9 @@ def names_under(panel: Locator, title: str) -> list[str]:
 
 
 def line_of(code: str) -> str:
-    """file:line of what the model computes."""
+    """The end of file:line, which is said as it is imported, of what the model computes."""
     (number,) = [number for number, line in enumerate(SOURCE.read_text().splitlines(), 1) if code in line]
-    return f"{SOURCE}:{number}"
+    return f"{SOURCE.name}:{number}"
 
 
 def test_a_token_only_value_shows_its_whole_proof(page: Page) -> None:
