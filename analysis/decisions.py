@@ -132,7 +132,7 @@ class Decision:
 def find_decisions(program: Program, facts: Facts) -> list[Decision]:
     """Every decision of a program, in graph order.
 
-    Not decisions: choices by integers (they are exact), choices of nothing or among nothing, and `max` or `sort` of which
+    Not decisions: choices by integers, also such as were cast to floats (they are exact), choices of nothing or among nothing, and `max` or `sort` of which
     only the values are read.
     """
     feeds = reached_observables(program)
@@ -149,7 +149,7 @@ def _scores(node: Node) -> list[Node]:
     arguments = schema_arguments(node)
     named = [arguments[name] for name in KINDS[node.target].scores if name in arguments]
     floats = [each for each in named if isinstance(each, Node) and _is_float_tensor(each.meta.get("val"))]
-    return [each for each in floats if not _is_empty(each.meta["val"])]
+    return [each for each in floats if not _is_empty(each.meta["val"]) and not _is_cast_integer(each)]
 
 
 def _decides(node: Node) -> bool:
@@ -171,6 +171,11 @@ def _yields_indices(node: Node) -> bool:
 
 def _is_float_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_cast_integer(node: Node) -> bool:
+    """A float that is an integer, as counts of chosen experts are."""
+    return node.target in CASTS and not _is_float_tensor(node.all_input_nodes[0].meta.get("val"))
 
 
 def _is_empty(value: Any) -> bool:

@@ -153,14 +153,15 @@ def test_what_stays_continuous_or_is_nothing_is_no_decision(decide: Callable[[Te
     assert decisions(decide) == []
 
 
-def test_comparisons_of_ids_are_exact_and_no_decision() -> None:
+@pytest.mark.parametrize("cast", [False, True])
+def test_comparisons_of_ids_are_exact_and_no_decision(cast: bool) -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(7, 8)
 
         def forward(self, ids: Tensor) -> Tensor:
-            return self.embedding(ids) * (ids != 0)[..., None]
+            return self.embedding(ids) * ((ids.float() if cast else ids) != 0)[..., None]
 
     program = foldfx.capture(Masked().eval(), (torch.randint(7, (2, 3)),), dynamic=False)
     assert find_decisions(program, analyze_program(program)) == []
