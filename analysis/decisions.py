@@ -132,8 +132,8 @@ class Decision:
 def find_decisions(program: Program, facts: Facts) -> list[Decision]:
     """Every decision of a program, in graph order.
 
-    Not decisions: choices by integers, also such as were cast to floats (they are exact), choices of nothing or among nothing, and `max` or `sort` of which
-    only the values are read.
+    Not decisions: choices by integers, also such as were cast to floats (they are exact), choices of nothing or among
+    nothing, and `max` or `sort` of which only the values are read.
     """
     feeds = reached_observables(program)
     found = []
