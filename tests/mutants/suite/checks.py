@@ -15,10 +15,10 @@ import pytest
 from foldfx.passes import pipeline, structure, verify
 from foldfx.passes.probes import Probes
 from foldfx.passes.rewrite import Tables
-from foldfx.passes.verification import check_tables, compare, references
+from foldfx.passes.verification import check_decisions, check_tables, compare, references
 from foldfx.passes.verification.compare import Comparison
 from foldfx.passes.verification.figures import Figures, exceeds
-from foldfx.passes.verification.layouts import Layout
+from foldfx.passes.verification.layout import Layout
 
 Remove = Callable[[pytest.MonkeyPatch], None]
 
@@ -88,6 +88,17 @@ def _without_discrete(monkeypatch: pytest.MonkeyPatch) -> None:
 def _without_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = check_tables.layouts_of
     monkeypatch.setattr(check_tables, "layouts_of", lambda *args: [each for each in honest(*args) if each.as_built])
+
+
+def _without_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = check_tables.layouts_of
+    for module in (check_tables, check_decisions):
+        monkeypatch.setattr(module, "layouts_of", lambda *args: [each for each in honest(*args) if each.name != "row counts"])
+
+
+def _without_near_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (check_tables, check_decisions):
+        monkeypatch.setattr(module, "near_ties", lambda *args: [])
 
 
 def _is_end(layout: Layout) -> bool:
@@ -281,9 +292,23 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "tables, other layouts",
         "every row within the limits in chunks, 2-D, strided, one at a time, none",
-        r"^table .*, layout (?!as built|class |\d+ rows)",
+        r"^table .*, layout (?!as built|class |\d+ rows|row counts|near ties)",
         _without_layouts,
         "one_table_for_two_classes",
+    ),
+    Check(
+        "other row counts",
+        "rows in calls of 2 to 1,031 of them, along every axis",
+        "^(table|decision) .*, layout row counts",
+        _without_row_counts,
+        "one_table_though_64_rows_round_otherwise",
+    ),
+    Check(
+        "fragile tokens",
+        "tokens near a tie in every call of 1 to 1,031 rows that was made to find those that fall otherwise",
+        "^(table|decision) .*, layout near ties",
+        _without_near_ties,
+        "one_table_though_6_rows_choose_otherwise",
     ),
     Check(
         "tables, ends of classes",
@@ -302,7 +327,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "decisions behind tables",
         "what tables decide falls for every row as the original decides it, in the same layouts",
-        "^decision ",
+        "^decision (?!.*layout (row counts|near ties))",
         _instead(verify, "check_decisions", _says(([], []))),
         "near_tie_decided_otherwise",
     ),

@@ -114,16 +114,17 @@ class Rounder(nn.Module):
 
 
 class Chooser(nn.Module):
-    """Scores that one row alone has a few ulps higher, far within the limits, and a threshold that one score is on."""
+    """Scores that calls of some row counts have a few ulps higher, far within the limits, and a threshold that one is on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *counts: int) -> None:
         super().__init__()
+        self.counts = list(counts)
         self.words = nn.Embedding(VOCABULARY, 8 * OUT)
         with torch.no_grad():
             self.words.weight[-1].unflatten(-1, (8, OUT))[:, 0] = 0.5
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        scores: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4, [1])
+        scores: Tensor = ROUNDED(self.words(ids).unflatten(-1, (8, OUT)).amax(-2), 4, self.counts)
         return scores.cumsum(1), scores > 0.5
 
 
@@ -193,7 +194,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[foldfx.Exampl
     "rounder of a dozen": (lambda: Rounder(12, 13), lambda: [_round(3), _round(4)], True),
     "router": (Router, lambda: [_route(2), _route(5)], True),
     "mixer": (Mixer, lambda: [foldfx.Example((torch.randint(SEEN, (3, 2)),))], True),
-    "chooser": (Chooser, lambda: [_round(3), _round(4)], True),
+    "rounder of 64": (lambda: Rounder(64), lambda: [_round(3), _round(4)], True),
+    "chooser": (lambda: Chooser(1), lambda: [_round(3), _round(4)], True),
+    "chooser of six": (lambda: Chooser(6), lambda: [_round(3), _round(4)], True),
 }
 """How each is made, its calls, and whether sizes are symbolic."""
 
