@@ -114,7 +114,8 @@ class Evidence:
         require_calls(run.captured, calls)
         original = observed(self._modules["original"], run.captured.observables)
         limits = run.verification.limits
-        verifier = Verifier(original, calls, limits, progress, run.time_budget, run.probes.examples)
+        probes = run.probes
+        verifier = Verifier(original, calls, limits, progress, run.time_budget, probes.examples, probes.fragilities)
         return verifier.verify(run.program, run.rewrites)
 
     def _take(self) -> _Snapshot:

@@ -69,6 +69,9 @@ def test_a_near_tie_that_some_row_counts_decide_otherwise_takes_a_table_for_each
     (name,) = [each["name"] for each in result.report.to_dict()["rewrites"]]
     assert name.endswith(BY_CLASS) is near
     assert flips(model, result.module) == []
+    again = result.revalidate([foldfx.Example((torch.randint(planted.VOCABULARY, (3, 5)),))])
+    for verification in (again.to_dict(), result.report.to_dict()["verification"]):
+        assert ("near ties" in {each["layout"] for each in verification["layouts"]}) is near
 
 
 @pytest.mark.parametrize("near", [True, False])
