@@ -78,9 +78,9 @@ class Verifier:
         if candidate is not self._checked:
             self._checked, self._tables = candidate, {}
         if rewrite.name not in self._tables:
-            near = self._fragilities
-            evidence, wrong = check_tables(rewrite, candidate, self._limits, self._progress, self._time_budget, near)
-            decided, otherwise = check_decisions(rewrite, candidate, self._progress, self._time_budget, near)
+            asked = self._time_budget, self._fragilities
+            evidence, wrong = check_tables(rewrite, candidate, self._limits, self._progress, *asked)
+            decided, otherwise = check_decisions(rewrite, candidate, self._progress, *asked)
             self._tables[rewrite.name] = [*evidence, *decided], [*wrong, *otherwise]
         return self._tables[rewrite.name]
 

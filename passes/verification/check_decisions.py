@@ -19,7 +19,7 @@ from .counterexample import Counterexample
 from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, figures_of
-from .fragility import Fragility, near_ties
+from .fragility import Fragility, fragile_layouts
 from .layout import Layout
 from .layouts import layouts_of
 from .row_margins import RowMargins
@@ -56,7 +56,7 @@ def check_decisions(
         if not outcomes:
             continue
         check = _DecisionCheck(tables, candidate.module, outcomes, progress)
-        near = near_ties(tables.region, [each.node for each in outcomes.values()], fragilities)
+        near = fragile_layouts(tables.region, [each.node for each in outcomes.values()], fragilities)
         for layout in map(tables.spared, [*layouts_of(tables.region, check.computed), *tables.class_layouts(), *near]):
             if layout.name != "empty":
                 found, wrong = check(layout, time_budget, candidate)

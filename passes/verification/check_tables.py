@@ -20,7 +20,7 @@ from .counterexample import Counterexample
 from .difference import Difference, worst_element
 from .evidence import LayoutEvidence
 from .figures import EXACT, Figures, Limits, exceeds, figures_of_rows
-from .fragility import Fragility, near_ties
+from .fragility import Fragility, fragile_layouts
 from .layout import Layout
 from .layouts import as_built_layout, layouts_of
 from .lookups import Lookups
@@ -56,7 +56,7 @@ def check_tables(
     for tables in rewrite.tables:
         check = TableCheck(tables, candidate.module, limits, progress)
         lookups = Lookups(candidate, tables.region, tables.values, check.run)
-        near = near_ties(tables.region, ancestors(tables.values), fragilities)
+        near = fragile_layouts(tables.region, ancestors(tables.values), fragilities)
         for each in map(tables.spared, [*layouts_of(tables.region, check.run), *tables.class_layouts(), *near]):
             bounded = time_budget is not None and each.single
             layout = sampled(each, check.run, time_budget, check.deviation) if bounded and time_budget else each

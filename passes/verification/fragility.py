@@ -94,7 +94,7 @@ def fragility(program: Program, facts: Facts, decision: Decision, progress: Prog
         return Fragility(decision, note=f"its margins are not known: {error}")
 
 
-def near_ties(region: Region, decided: Iterable[Node], fragilities: Iterable[Fragility]) -> list[Layout]:
+def fragile_layouts(region: Region, decided: Iterable[Node], fragilities: Iterable[Fragility]) -> list[Layout]:
     """One layout for the fragile tokens of those of the decisions `decided` that are over the region's inputs, or none."""
     names, inputs = {node.name for node in decided}, {node.name for node in region.inputs}
     found = [

@@ -96,9 +96,9 @@ def _without_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "layouts_of", lambda *args: [each for each in honest(*args) if each.name != "row counts"])
 
 
-def _without_near_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fragile_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (check_tables, check_decisions):
-        monkeypatch.setattr(module, "near_ties", lambda *args: [])
+        monkeypatch.setattr(module, "fragile_layouts", lambda *args: [])
 
 
 def _is_end(layout: Layout) -> bool:
@@ -307,7 +307,7 @@ CHECKS: tuple[Check, ...] = (
         "fragile tokens",
         "tokens near a tie in every call of 1 to 1,031 rows that was made to find those that fall otherwise",
         "^(table|decision) .*, layout near ties",
-        _without_near_ties,
+        _without_fragile_tokens,
         "one_table_though_6_rows_choose_otherwise",
     ),
     Check(

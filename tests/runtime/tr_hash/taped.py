@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -90,3 +92,12 @@ def plain_of(layer: TRHashEngine) -> TRHashEngine:
 def call(batch: int = 2, length: int = 4) -> tuple[Tensor, Tensor]:
     """Hidden states and ids."""
     return torch.randn(batch, length, HIDDEN), torch.randint(VOCABULARY, (batch, length))
+
+
+def in_threads(work: Callable[..., None], calls: Iterable[tuple[Any, ...]]) -> None:
+    """`work(*call)` for every call at once, each in a thread; returns when all are done."""
+    threads = [threading.Thread(target=work, args=each) for each in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +14,7 @@ from foldfx.runtime.tr_hash import TRHashEngine
 from foldfx.runtime.tr_hash.cuda_graph import CudaGraph
 
 from .definition import HIDDEN, VOCABULARY, by_token, engine
-from .taped import BUCKETS
+from .taped import BUCKETS, in_threads
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="captures on a CUDA device")
 
@@ -101,11 +100,7 @@ def test_streams_and_threads() -> None:
     for graphed, _ in pairs:
         graphed(*call())
     torch.cuda.synchronize()
-    threads = [threading.Thread(target=work, args=each) for each in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, calls)
     assert wrong == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from foldfx._torch import Foreseen
 from foldfx.runtime.tr_hash import TRHashEngine, cuda_graph
 
-from .taped import TapedGraph, call, graphed, plain_of, taped
+from .taped import TapedGraph, call, graphed, in_threads, plain_of, taped
 
 __all__ = ["taped"]
 
@@ -33,11 +32,7 @@ def test_threads_get_results_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
             expected = plain(hidden, ids)
             wrong.extend(number for number in range(5) if not torch.equal(layer(hidden, ids), expected))
 
-    threads = [threading.Thread(target=work, args=each) for each in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, calls)
     assert wrong == []
     assert len(TapedGraph.made) == 1
 
