@@ -12,6 +12,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from time import perf_counter, process_time
 
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foldfx.runtime.tr_hash import TR_HASH_MLP, TRHashEngine, TRHashEngineConfig
-from foldfx.runtime.tr_hash.choice import LOWERINGS, choose
+from foldfx.runtime.tr_hash.choice import LOWERINGS, choose, tokens_as_columns
+from foldfx.runtime.tr_hash.swiglu import shared_forward
 
 HIDDEN, VOCABULARY = 896, 32_000
 CALLS = ((2, 128, 1.06), (8, 512, 1.06), (32, 1, 1.10))
 SECONDS_A_SHAPE = float(os.environ.get("FOLDFX_BENCHMARK_SECONDS", "20"))
+SECONDS_A_LAYOUT = SECONDS_A_SHAPE / 10
 MOST_SAVED = 1.05
 SHAPES = ((4, 64, 2), (8, 64, 2), (16, 64, 1), (16, 64, 4), (4, 512, 2), (16, 256, 2))
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
@@ -152,6 +155,22 @@ def lowerings() -> None:
             print(f"| {experts}, {width}, {top_k} | {tokens} | {cells} | {choice.lowering} |", flush=True)
 
 
+def layouts() -> None:
+    """Processor time of the shared branch with tokens as rows and as columns, and which one `tokens_as_columns` takes."""
+    print("\n| shared branch | tokens | rows µs | columns µs | columns / rows | chosen |\n" + "|---" * 6 + "|")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        weights = tuple(torch.randn(shape).to(dtype) for shape in ((3072, HIDDEN), (3072, HIDDEN), (HIDDEN, 3072)))
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 96, 128, 256):
+            x = torch.randn(tokens, HIDDEN).to(dtype)
+            branch = partial(shared_forward, x, weights, keep=False)
+            calls = {"rows": partial(branch, as_columns=False), "columns": partial(branch, as_columns=True)}
+            with torch.no_grad():
+                rows, columns = (median(spent) for spent in interleaved(calls, SECONDS_A_LAYOUT).values())
+            chosen = "columns" if tokens_as_columns(tokens, "cpu") else "rows"
+            figures = f"{rows * 1e6:,.0f} | {columns * 1e6:,.0f} | {columns / rows:.2f}"
+            print(f"| {str(dtype).removeprefix('torch.')} | {tokens} | {figures} | {chosen} |", flush=True)
+
+
 def _spent(layer: TRHashEngine, hidden: Tensor, ids: Tensor, lowering: str) -> float:
     config = layer.config
     experts = layer.expert_gate, layer.expert_up, layer.expert_down
@@ -175,6 +194,7 @@ def main() -> None:
     print(f"{describe()}; load average {load}\n")
     if "--lowerings" in sys.argv[1:]:
         lowerings()
+        layouts()
     else:
         compare()
 

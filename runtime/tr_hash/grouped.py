@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .grouping import Grouping
-from .swiglu import Weights, product, product_backward
+from .swiglu import Weights, activated, product_backward
 
 
 def forward(x: Tensor, experts: Weights, grouping: Grouping, y: Tensor, gate: Tensor, up: Tensor, *, keep: bool) -> None:
@@ -20,13 +22,14 @@ def forward(x: Tensor, experts: Weights, grouping: Grouping, y: Tensor, gate: Te
         gate, up: [R, g·W], written with the pre-activations.
         keep: leave them so, for `backward`.
     """
+    gates, ups, downs = (weight.unbind() for weight in experts)
     rows = x.index_select(0, grouping.tokens)
-    for members, part in grouping.parts():
-        torch.mm(rows[part], _across(experts[0], members), out=gate[part])
-        torch.mm(rows[part], _across(experts[1], members), out=up[part])
-    hidden = _scale(product(gate, up, keep=keep), grouping.factors)
-    for members, part in grouping.parts():
-        torch.mm(hidden[part], _stacked(experts[2], members), out=rows[part])
+    for members, (part, of_gate, of_up) in grouping.parts(rows, gate, up):
+        torch.mm(part, _joined(gates, members, 1), out=of_gate)
+        torch.mm(part, _joined(ups, members, 1), out=of_up)
+    hidden = _scale(activated(gate, keep=keep).mul_(up), grouping.factors)
+    for members, (part, columns) in grouping.parts(rows, hidden):
+        torch.mm(columns, _joined(downs, members, 0), out=part)
     y.index_add_(0, grouping.tokens, rows)
 
 
@@ -38,17 +41,18 @@ def backward(
     Returns:
         The gradient of x, [N, H], and those of the experts, if needed.
     """
+    gates, ups, downs = (weight.unbind() for weight in experts)
     grad_rows, grad_product = grad_y.index_select(0, grouping.tokens), torch.empty_like(gate)
-    for members, part in grouping.parts():
-        torch.mm(grad_rows[part], _stacked(experts[2], members).t(), out=grad_product[part])
+    for members, (part, columns) in grouping.parts(grad_rows, grad_product):
+        torch.mm(part, _joined(downs, members, 0).t(), out=columns)
     grad_gate, grad_up, hidden = product_backward(gate, up, _scale(grad_product, grouping.factors))
     of_experts = None
     if needs_weights:
         rows = x.index_select(0, grouping.tokens)
         of_experts = _weight_gradients(rows, grad_rows, experts, grouping, grad_gate, grad_up, _scale(hidden, grouping.factors))
-    for members, part in grouping.parts():
-        torch.mm(grad_gate[part], _across(experts[0], members).t(), out=grad_rows[part])
-        grad_rows[part].addmm_(grad_up[part], _across(experts[1], members).t())
+    for members, (part, of_gate, of_up) in grouping.parts(grad_rows, grad_gate, grad_up):
+        torch.mm(of_gate, _joined(gates, members, 1).t(), out=part)
+        part.addmm_(of_up, _joined(ups, members, 1).t())
     grad_x = torch.zeros_like(x, memory_format=torch.contiguous_format).index_add_(0, grouping.tokens, grad_rows)
     return grad_x, of_experts
 
@@ -58,12 +62,12 @@ def _weight_gradients(
 ) -> Weights:
     gate, up, down = (torch.zeros_like(weight, memory_format=torch.contiguous_format) for weight in experts)
     width = gate.shape[2]
-    for members, part in grouping.parts():
+    for members, (part, grad_part, *of_units) in grouping.parts(rows, grad_rows, grad_gate, grad_up, hidden):
         for place, expert in enumerate(members):
-            columns = slice(place * width, (place + 1) * width)
-            gate[expert].addmm_(rows[part].t(), grad_gate[part, columns])
-            up[expert].addmm_(rows[part].t(), grad_up[part, columns])
-            down[expert].addmm_(hidden[part, columns].t(), grad_rows[part])
+            of_gate, of_up, columns = (each[:, place * width : (place + 1) * width] for each in of_units)
+            gate[expert].addmm_(part.t(), of_gate)
+            up[expert].addmm_(part.t(), of_up)
+            down[expert].addmm_(columns.t(), grad_part)
     return gate, up, down
 
 
@@ -73,11 +77,6 @@ def _scale(columns: Tensor, factors: Tensor) -> Tensor:
     return columns
 
 
-def _across(weights: Tensor, members: tuple[int, ...]) -> Tensor:
-    """[H, g·W] of these experts."""
-    return torch.cat([weights[expert] for expert in members], 1) if len(members) > 1 else weights[members[0]]
-
-
-def _stacked(weights: Tensor, members: tuple[int, ...]) -> Tensor:
-    """[g·W, H] of these experts."""
-    return torch.cat([weights[expert] for expert in members], 0) if len(members) > 1 else weights[members[0]]
+def _joined(weights: Sequence[Tensor], members: tuple[int, ...], dim: int) -> Tensor:
+    """The matrices of these experts as one, side by side (dim 1) or one below the other (dim 0)."""
+    return torch.cat([weights[expert] for expert in members], dim) if len(members) > 1 else weights[members[0]]

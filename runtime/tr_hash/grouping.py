@@ -28,13 +28,12 @@ class Grouping(NamedTuple):
     tokens: Tensor
     factors: Tensor
 
-    def parts(self) -> Iterator[tuple[tuple[int, ...], slice]]:
-        """Experts and rows of each group that has any."""
-        first = 0
-        for experts, count in zip(self.experts, self.counts, strict=True):
+    def parts(self, *sorted_rows: Tensor) -> Iterator[tuple[tuple[int, ...], Sequence[Tensor]]]:
+        """Of each group that has any rows: its experts, and its rows of every tensor of R."""
+        blocks = zip(*(each.split_with_sizes(self.counts) for each in sorted_rows), strict=True)
+        for experts, count, rows in zip(self.experts, self.counts, blocks, strict=True):
             if count:
-                yield experts, slice(first, first + count)
-            first += count
+                yield experts, rows
 
 
 def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> Grouping:
@@ -46,10 +45,13 @@ def by_expert(routes: Tensor, weights: Sequence[float], num_experts: int, dtype:
         dtype: of the factors.
     """
     live, tokens = [position for position, weight in enumerate(weights) if weight], routes.shape[1]
-    flat = routes[live].reshape(-1)
+    flat = (routes if len(live) == len(weights) else routes[live]).reshape(-1)
     order = torch.argsort(flat, stable=True)
-    factors = torch.tensor([weights[position] for position in live], dtype=dtype).to(routes.device)
-    factors = factors.repeat_interleave(tokens)[order].unsqueeze(1)
+    if len({weights[position] for position in live}) == 1:
+        factors = torch.full((len(order), 1), weights[live[0]], dtype=dtype, device=routes.device)
+    else:
+        factors = torch.tensor([weights[position] for position in live], dtype=dtype).to(routes.device)
+        factors = factors.repeat_interleave(tokens)[order].unsqueeze(1)
     counts = torch.bincount(flat, minlength=num_experts).tolist()
     return Grouping([(expert,) for expert in range(num_experts)], counts, order % tokens, factors)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .swiglu import Weights, product, product_backward
+from .swiglu import Weights, activated, product_backward
 
 
 def multipliers(routes: Tensor, weights: Sequence[float], num_experts: int, dtype: torch.dtype) -> Tensor:
@@ -45,7 +45,7 @@ def forward(x: Tensor, experts: Weights, factors: Tensor, y: Tensor, *, keep: bo
     """
     each = x.unsqueeze(0).expand(len(experts[0]), -1, -1)
     gate, up = torch.bmm(each, experts[0]), torch.bmm(each, experts[1])
-    hidden = _scale(product(gate, up, keep=keep), factors)
+    hidden = _scale(activated(gate, keep=keep).mul_(up), factors)
     for columns, down in zip(hidden.unbind(), experts[2].unbind(), strict=True):
         y.addmm_(columns, down)
     return gate, up

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import grouped, masked_dense
 from .call import Call
+from .choice import tokens_as_columns
 from .grouping import Grouping, by_expert, by_pair
 from .routing import routes_of
 from .swiglu import shared_backward, shared_forward
@@ -40,7 +41,8 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
         if call.shared is None:
             y, shared_gate, shared_up = torch.zeros_like(x, memory_format=torch.contiguous_format), *_nothing(x)
         else:
-            y, shared_gate, shared_up = shared_forward(x, call.shared, keep=keep)
+            as_columns = tokens_as_columns(len(x), x.device.type)
+            y, shared_gate, shared_up = shared_forward(x, call.shared, keep=keep, as_columns=as_columns)
             if call.shared_scale != 1:
                 y.mul_(call.shared_scale)
         if call.lowering in _GROUPINGS:

@@ -10,13 +10,13 @@ Weights = tuple[Tensor, Tensor, Tensor]
 """Gate, up and down."""
 
 
-def product(gate: Tensor, up: Tensor, *, keep: bool) -> Tensor:
-    """silu(gate) · up, elementwise; without `keep` the result takes the memory of `gate`."""
-    return functional.silu(gate, inplace=not keep).mul_(up)
+def activated(gate: Tensor, *, keep: bool) -> Tensor:
+    """silu(gate); without `keep` in the memory of `gate`. Times up, it is the product of the unit."""
+    return functional.silu(gate, inplace=not keep)
 
 
 def product_backward(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the backward of `product` needs, from what went in.
+    """What the backward of silu(gate) · up needs, from what went in.
 
     Returns:
         The gradients of `gate` and `up`, and the product itself.
@@ -25,19 +25,28 @@ def product_backward(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Te
     return torch.ops.aten.silu_backward(grad * up, gate), grad * activated, activated.mul_(up)
 
 
-def shared_forward(x: Tensor, weights: Weights, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def shared_forward(x: Tensor, weights: Weights, *, keep: bool, as_columns: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The branch of all tokens: (silu(x Gᵀ) · (x Uᵀ)) Dᵀ.
 
     Args:
         x: [N, H].
         weights: gate and up [S, H], down [H, S], as in `nn.Linear`.
         keep: leave the pre-activations as they are, for `shared_backward`.
+        as_columns: compute G xᵀ and D (…)ᵀ, the tokens being the columns of each product.
 
     Returns:
-        [N, H], and the pre-activations of gate and up, both [N, S].
+        [N, H], contiguous, and the pre-activations of gate and up, both [N, S].
     """
-    gate, up = functional.linear(x, weights[0]), functional.linear(x, weights[1])
-    return functional.linear(product(gate, up, keep=keep), weights[2]), gate, up
+    if as_columns:
+        gate = weights[0] @ x.t()
+        active = activated(gate, keep=keep)  # while the cache holds it
+        up = weights[1] @ x.t()
+        y = (weights[2] @ active.mul_(up)).t().contiguous()
+        return y, *((gate.t().contiguous(), up.t().contiguous()) if keep else (gate.t(), up.t()))
+    gate = functional.linear(x, weights[0])
+    active = activated(gate, keep=keep)
+    up = functional.linear(x, weights[1])
+    return functional.linear(active.mul_(up), weights[2]), gate, up
 
 
 def shared_backward(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from foldfx.runtime.tr_hash import backends
-from foldfx.runtime.tr_hash.choice import choose, require_possible
+from foldfx.runtime.tr_hash.choice import choose, require_possible, tokens_as_columns
 
 from .definition import engine, inputs
 
@@ -137,3 +137,11 @@ def test_the_choice(tokens: int | None, experts: int, width: int, weights: list[
     assert choice.lowering == lowering
     assert choice.reason
     require_possible(choice.lowering, weights)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "device", "columns"),
+    [(7, "cpu", False), (8, "cpu", True), (64, "cpu", True), (65, "cpu", False), (32, "cuda", False)],
+)
+def test_the_layout_of_the_shared_branch(tokens: int, device: str, columns: bool) -> None:
+    assert tokens_as_columns(tokens, device) is columns

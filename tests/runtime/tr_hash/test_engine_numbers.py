@@ -66,6 +66,27 @@ def test_support_matrix(experts: int, top_k: int, strategy: str, dtype: torch.dt
             assert_near(f"output of {lowering} without gradients", run(layer, hidden, ids, lowering), expected, dtype)
 
 
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("tokens", [2, 7, 8, 64, 65, 300])
+def test_few_and_many_tokens(tokens: int, dtype: torch.dtype) -> None:
+    """The shared branch with tokens as columns, as rows, and at both ends of the choice between them."""
+    layer = engine(dtype)
+    hidden, ids = inputs(dtype, 1, tokens)
+    exact = hidden.double().requires_grad_()
+    expected, weights = by_token(layer, exact, ids)
+    grad = torch.randn(hidden.shape).to(dtype)
+    expected.backward(grad.double())
+    output = layer(hidden.requires_grad_(), ids)
+    output.backward(grad)
+    with torch.no_grad():
+        assert torch.equal(layer(hidden, ids), output), "with and without gradients"
+    assert output.is_contiguous()
+    assert_near("output", output, expected, dtype)
+    assert_near("grad of hidden", hidden.grad, exact.grad, dtype)
+    for name, weight in layer.named_parameters():
+        assert_near(f"grad of {name}", weight.grad, weights[name].grad, dtype)
+
+
 @pytest.mark.parametrize("values", [{"shared_width": 0}, {"route_weights": (1.0, 0.0)}, {"routed_output_scale": 0.0}], ids=str)
 def test_parts_that_are_missing(values: dict[str, Any]) -> None:
     layer = engine(torch.float64, **values)

@@ -140,8 +140,7 @@ def test_fault_09_one_program_for_every_number_of_tokens_and_a_stable_order() ->
     routes = layer.route_table[:, torch.randint(VOCABULARY, (400,))].long()
     for grouping in (by_expert, by_pair):
         sorted_by_group = grouping(routes, [0.7, 0.3], 4, torch.float32)
-        for _, part in sorted_by_group.parts():
-            tokens, factors = sorted_by_group.tokens[part], sorted_by_group.factors[part]
+        for _, (tokens, factors) in sorted_by_group.parts(sorted_by_group.tokens, sorted_by_group.factors):
             in_order = [tokens] if grouping is by_pair else _by_position(tokens, factors)
             assert all(torch.equal(some, some.sort().values) for some in in_order)
             assert len(tokens.unique()) == len(tokens)
