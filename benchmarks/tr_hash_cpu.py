@@ -3,7 +3,7 @@
 H 896, shared 3,072, four experts of 64, top-2, float32, one thread. Both layers are called in turn in one process.
 Processor time is counted, so that waiting for other processes is not; ratios are of medians, and of each call and the
 dense one before it. The allocator keeps large blocks for both sides (glibc would hand each output out by mmap, and page
-faults would be timed). `--lowerings` measures the thresholds of `runtime/tr_hash/choice.py` instead.
+faults would be timed). `--lowerings` and `--layouts` measure the thresholds of `runtime/tr_hash/choice.py` instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from foldfx.runtime.tr_hash import TR_HASH_MLP, TRHashEngine, TRHashEngineConfig
 from foldfx.runtime.tr_hash.choice import LOWERINGS, choose, tokens_as_columns
-from foldfx.runtime.tr_hash.swiglu import shared_forward
+from foldfx.runtime.tr_hash.swiglu import shared_by_columns, shared_forward
 
 HIDDEN, VOCABULARY = 896, 32_000
 CALLS = ((2, 128, 1.06), (8, 512, 1.06), (32, 1, 1.10))
@@ -157,16 +157,15 @@ def lowerings() -> None:
 
 def layouts() -> None:
     """Processor time of the shared branch with tokens as rows and as columns, and which one `tokens_as_columns` takes."""
-    print("\n| shared branch | tokens | rows µs | columns µs | columns / rows | chosen |\n" + "|---" * 6 + "|")
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+    print("| shared branch | tokens | rows µs | columns µs | columns / rows | chosen |\n" + "|---" * 6 + "|")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         weights = tuple(torch.randn(shape).to(dtype) for shape in ((3072, HIDDEN), (3072, HIDDEN), (HIDDEN, 3072)))
-        for tokens in (1, 2, 4, 8, 16, 32, 64, 96, 128, 256):
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
             x = torch.randn(tokens, HIDDEN).to(dtype)
-            branch = partial(shared_forward, x, weights, keep=False)
-            calls = {"rows": partial(branch, as_columns=False), "columns": partial(branch, as_columns=True)}
+            calls = {"rows": partial(shared_forward, x, weights, keep=False), "columns": partial(shared_by_columns, x, weights)}
             with torch.no_grad():
                 rows, columns = (median(spent) for spent in interleaved(calls, SECONDS_A_LAYOUT).values())
-            chosen = "columns" if tokens_as_columns(tokens, "cpu") else "rows"
+            chosen = "columns" if tokens_as_columns(tokens, dtype, "cpu") else "rows"
             figures = f"{rows * 1e6:,.0f} | {columns * 1e6:,.0f} | {columns / rows:.2f}"
             print(f"| {str(dtype).removeprefix('torch.')} | {tokens} | {figures} | {chosen} |", flush=True)
 
@@ -194,6 +193,7 @@ def main() -> None:
     print(f"{describe()}; load average {load}\n")
     if "--lowerings" in sys.argv[1:]:
         lowerings()
+    elif "--layouts" in sys.argv[1:]:
         layouts()
     else:
         compare()

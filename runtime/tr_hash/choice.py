@@ -1,15 +1,15 @@
 """Which reference lowering computes a call, from its sizes alone.
 
 The thresholds are for a CPU, measured in float32 with one thread at H = 896 over (E, W, K) from (4, 64, 2) to
-(16, 256, 2) and 1 to 4,096 tokens (`benchmarks/tr_hash_cpu.py` measures them again):
+(16, 256, 2) and 1 to 4,096 tokens (`benchmarks/tr_hash_cpu.py --lowerings` and `--layouts` measure them again):
 
 * masked-dense wins while the columns nobody chose, N·(E-K)·W, are fewer than about 6,144 and every expert is likely
   chosen by someone;
 * groups of pairs win once a pair has some 128 tokens, or W/2 if that is more;
 * groups of experts win elsewhere.
 
-In the shared branch the tokens are the columns of each product, not the rows, while they are 8 to 64: the same
-multiplications, which the products for a CPU do in 0.68 to 0.98 of the time, by dtype and number.
+Without gradients the shared branch of float32 and bfloat16 has tokens as the columns of its pre-activations, not the rows,
+while they are 16 to 256: the same multiplications, which the products for a CPU do in 0.83 to 1.03 of the time.
 
 On other devices the masked-dense form is taken: it alone needs neither a host synchronisation nor shapes that depend on
 the ids.
@@ -20,12 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+
 LOWERINGS = ("masked_dense", "by_expert", "by_pair")
 AUTO = "auto"
 
 IDLE_COLUMNS = 6_144
 TOKENS_OF_A_PAIR = 128
-TOKENS_AS_COLUMNS = range(8, 65)
+TOKENS_AS_COLUMNS = range(16, 257)
 
 
 class Choice(NamedTuple):
@@ -60,9 +62,9 @@ def choose(*, tokens: int | None, num_experts: int, expert_width: int, weights: 
     return Choice("by_expert", f"{idle:,} idle columns in the masked-dense form, {pairs} pairs for {tokens:,} tokens")
 
 
-def tokens_as_columns(tokens: int, device_type: str) -> bool:
-    """Whether the shared branch computes W xᵀ, and not x Wᵀ, for this many tokens."""
-    return device_type == "cpu" and tokens in TOKENS_AS_COLUMNS
+def tokens_as_columns(tokens: int, dtype: torch.dtype, device_type: str) -> bool:
+    """Whether the shared branch computes G xᵀ, and not x Gᵀ, for this many tokens."""
+    return device_type == "cpu" and dtype in (torch.float32, torch.bfloat16) and tokens in TOKENS_AS_COLUMNS
 
 
 def require_possible(lowering: str, weights: Sequence[float]) -> None:

@@ -13,7 +13,7 @@ from .call import Call
 from .choice import tokens_as_columns
 from .grouping import Grouping, by_expert, by_pair
 from .routing import routes_of
-from .swiglu import shared_backward, shared_forward
+from .swiglu import shared_backward, shared_by_columns, shared_forward
 
 _GROUPINGS: dict[str, Callable[[Tensor, Sequence[float], int, torch.dtype], Grouping]] = {
     "by_expert": by_expert,
@@ -38,13 +38,15 @@ def forward(call: Call, *, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     call = call._replace(lowering=call.resolved())
     with _without_autocast(call.hidden):
         x, routes = _flat(call.hidden), _routes(call)
+        shared_gate, shared_up = _nothing(x)
         if call.shared is None:
-            y, shared_gate, shared_up = torch.zeros_like(x, memory_format=torch.contiguous_format), *_nothing(x)
+            y = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        elif not keep and tokens_as_columns(len(x), x.dtype, x.device.type):
+            y = shared_by_columns(x, call.shared)
         else:
-            as_columns = tokens_as_columns(len(x), x.device.type)
-            y, shared_gate, shared_up = shared_forward(x, call.shared, keep=keep, as_columns=as_columns)
-            if call.shared_scale != 1:
-                y.mul_(call.shared_scale)
+            y, shared_gate, shared_up = shared_forward(x, call.shared, keep=keep)
+        if call.shared is not None and call.shared_scale != 1:
+            y.mul_(call.shared_scale)
         if call.lowering in _GROUPINGS:
             shape = call.kept_shapes()[1]
             gate, up = x.new_empty(shape), x.new_empty(shape)

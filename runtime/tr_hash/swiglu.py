@@ -25,28 +25,27 @@ def product_backward(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Te
     return torch.ops.aten.silu_backward(grad * up, gate), grad * activated, activated.mul_(up)
 
 
-def shared_forward(x: Tensor, weights: Weights, *, keep: bool, as_columns: bool) -> tuple[Tensor, Tensor, Tensor]:
+def shared_forward(x: Tensor, weights: Weights, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The branch of all tokens: (silu(x Gᵀ) · (x Uᵀ)) Dᵀ.
 
     Args:
         x: [N, H].
         weights: gate and up [S, H], down [H, S], as in `nn.Linear`.
         keep: leave the pre-activations as they are, for `shared_backward`.
-        as_columns: compute G xᵀ and D (…)ᵀ, the tokens being the columns of each product.
 
     Returns:
-        [N, H], contiguous, and the pre-activations of gate and up, both [N, S].
+        [N, H], and the pre-activations of gate and up, both [N, S].
     """
-    if as_columns:
-        gate = weights[0] @ x.t()
-        active = activated(gate, keep=keep)  # while the cache holds it
-        up = weights[1] @ x.t()
-        y = (weights[2] @ active.mul_(up)).t().contiguous()
-        return y, *((gate.t().contiguous(), up.t().contiguous()) if keep else (gate.t(), up.t()))
     gate = functional.linear(x, weights[0])
-    active = activated(gate, keep=keep)
+    active = activated(gate, keep=keep)  # while the cache holds it
     up = functional.linear(x, weights[1])
     return functional.linear(active.mul_(up), weights[2]), gate, up
+
+
+def shared_by_columns(x: Tensor, weights: Weights) -> Tensor:
+    """What `shared_forward` computes, tokens being the columns of every pre-activation: (silu(G xᵀ) · (U xᵀ))ᵀ Dᵀ."""
+    active = activated(weights[0] @ x.t(), keep=False)
+    return active.mul_(weights[1] @ x.t()).t() @ weights[2].t()
 
 
 def shared_backward(

@@ -139,9 +139,9 @@ def test_the_choice(tokens: int | None, experts: int, width: int, weights: list[
     require_possible(choice.lowering, weights)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "device", "columns"),
-    [(7, "cpu", False), (8, "cpu", True), (64, "cpu", True), (65, "cpu", False), (32, "cuda", False)],
-)
-def test_the_layout_of_the_shared_branch(tokens: int, device: str, columns: bool) -> None:
-    assert tokens_as_columns(tokens, device) is columns
+@pytest.mark.parametrize("tokens", [15, 16, 256, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16], ids=str)
+def test_the_layout_of_the_shared_branch(tokens: int, dtype: torch.dtype) -> None:
+    expected = tokens in (16, 256) and dtype in (torch.float32, torch.bfloat16)
+    assert tokens_as_columns(tokens, dtype, "cpu") is expected
+    assert not tokens_as_columns(tokens, dtype, "cuda")

@@ -67,9 +67,9 @@ def test_support_matrix(experts: int, top_k: int, strategy: str, dtype: torch.dt
 
 
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
-@pytest.mark.parametrize("tokens", [2, 7, 8, 64, 65, 300])
+@pytest.mark.parametrize("tokens", [15, 16, 100, 256, 257])
 def test_few_and_many_tokens(tokens: int, dtype: torch.dtype) -> None:
-    """The shared branch with tokens as columns, as rows, and at both ends of the choice between them."""
+    """The shared branch with tokens as rows and as columns, at both ends of the choice between them."""
     layer = engine(dtype)
     hidden, ids = inputs(dtype, 1, tokens)
     exact = hidden.double().requires_grad_()
@@ -79,9 +79,10 @@ def test_few_and_many_tokens(tokens: int, dtype: torch.dtype) -> None:
     output = layer(hidden.requires_grad_(), ids)
     output.backward(grad)
     with torch.no_grad():
-        assert torch.equal(layer(hidden, ids), output), "with and without gradients"
-    assert output.is_contiguous()
-    assert_near("output", output, expected, dtype)
+        without = layer(hidden, ids)
+    for name, found in (("output", output), ("output without gradients", without)):
+        assert found.is_contiguous()
+        assert_near(name, found, expected, dtype)
     assert_near("grad of hidden", hidden.grad, exact.grad, dtype)
     for name, weight in layer.named_parameters():
         assert_near(f"grad of {name}", weight.grad, weights[name].grad, dtype)
