@@ -6,7 +6,7 @@ torch module. Tested with torch 2.13; the package declares torch>=2.11.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeGuard
 
@@ -95,6 +95,18 @@ def size_expression(size: int | torch.SymInt) -> sympy.Expr:
     if isinstance(size, torch.SymInt):
         return sympy.sympify(size.node.expr)
     return sympy.Integer(size)
+
+
+def size_texts(sizes: Iterable[int | torch.SymInt], known: dict[Any, str]) -> tuple[str, ...]:
+    """Each size as text; `known` holds the text of every expression met, which torch simplifies anew whenever it is asked."""
+    texts = []
+    for size in sizes:
+        key = getattr(size.node, "_expr", None) if isinstance(size, torch.SymInt) else size
+        text = known[key] if key in known else str(size)
+        texts.append(text)
+        if key is not None:
+            known[key] = text
+    return tuple(texts)
 
 
 def is_data_dependent(size: int | torch.SymInt) -> bool:

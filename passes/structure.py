@@ -11,7 +11,16 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from .._torch import as_traced, fake_mode_of, is_data_dependent, is_overload, size_expression, storage_key, tree_flatten
+from .._torch import (
+    as_traced,
+    fake_mode_of,
+    is_data_dependent,
+    is_overload,
+    size_expression,
+    size_texts,
+    storage_key,
+    tree_flatten,
+)
 from ..analysis.program import GUARDS, named_state
 from ..analysis.provenance import ORIGINS
 from ..errors import PassError
@@ -24,10 +33,17 @@ def structural_hash(module: GraphModule) -> str:
     `1`, `1.0`, `True`, `-0.0` and NaN are all different. Names of values do not count, names of state do.
     """
     number = {node: place for place, node in enumerate(module.graph.nodes)}
+    texts: dict[Any, str] = {}
     digest = hashlib.sha256()
     for node in module.graph.nodes:
         target = node.target if node.op in ("get_attr", "placeholder", "call_module") else str(node.target)
-        line = (node.op, target, _literal(node.args, number), _literal(node.kwargs, number), _metadata(node.meta.get("val")))
+        line = (
+            node.op,
+            target,
+            _literal(node.args, number),
+            _literal(node.kwargs, number),
+            _metadata(node.meta.get("val"), texts),
+        )
         digest.update(repr(line).encode())
     for name, tensor in sorted(named_state(module), key=lambda item: item[0]):
         digest.update(
@@ -48,11 +64,11 @@ def _literal(value: Any, number: dict[Node, int]) -> Any:
     return (type(value).__name__, repr(value))
 
 
-def _metadata(value: Any) -> Any:
+def _metadata(value: Any, texts: dict[Any, str]) -> Any:
     if isinstance(value, torch.Tensor):
-        return str(value.dtype), str(value.device), tuple(map(str, value.shape)), tuple(map(str, value.stride()))
+        return str(value.dtype), str(value.device), size_texts(value.shape, texts), size_texts(value.stride(), texts)
     if isinstance(value, (list, tuple)):
-        return tuple(map(_metadata, value))
+        return tuple(_metadata(part, texts) for part in value)
     return type(value).__name__, str(value)
 
 

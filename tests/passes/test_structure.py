@@ -77,6 +77,18 @@ def test_operations_edges_and_metadata_count(changed: dict[str, Any]) -> None:
     assert structural_hash(binary()) != structural_hash(binary(**changed))
 
 
+def test_symbolic_sizes_count() -> None:
+    program = foldfx.capture(Model(), (torch.zeros(2, 3, dtype=torch.int64),))
+    same, changed = program.copy().module, program.copy().module
+    assert structural_hash(same) == structural_hash(program.module)
+    node = next(node for node in changed.graph.nodes if node.target == aten.relu.default)
+    first, second, *_ = node.meta["val"].shape
+    assert isinstance(first, torch.SymInt)
+    for size in (first + 1, second, first * second):
+        node.meta["val"] = node.meta["val"].new_empty((size, *node.meta["val"].shape[1:]))
+        assert structural_hash(changed) != structural_hash(program.module), str(size)
+
+
 @pytest.mark.parametrize("name", ["parameter", "buffer", "cache", "constant"])
 def test_the_tensor_behind_a_name_counts(name: str) -> None:
     program = foldfx.capture(State(), (torch.randn(3),), tokens=[], dynamic=False)
