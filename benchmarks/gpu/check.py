@@ -160,8 +160,9 @@ def compared(label: str, expected: Tensor, found: Tensor, most: float, relative:
     """Prints the distance to float64; the label where it is beyond a limit."""
     apart = found.cpu().double() - expected
     largest, off = float(apart.abs().max()), float(apart.norm() / expected.norm())
-    ok = largest <= most * max(1.0, float(expected.abs().max())) and off <= relative
-    print(f"  {mark(ok)} {label}: max-abs {largest:.2e} (limit {most:.0e}), relative L2 {off:.2e} (limit {relative:.0e})")
+    most *= max(1.0, float(expected.abs().max()))
+    ok = largest <= most and off <= relative
+    print(f"  {mark(ok)} {label}: max-abs {largest:.2e} (limit {most:.1e}), relative L2 {off:.2e} (limit {relative:.1e})")
     return [] if ok else [label]
 
 
