@@ -9,7 +9,7 @@ from torch import nn
 
 from .._torch import flatten_inputs
 from ..analysis.example import Example
-from ..analysis.program import Program
+from ..analysis.program import GUARDS, NoGuards, Program
 from ..errors import ExampleError
 from .rewrite import Rewrite
 from .tables.tabulate import Progress
@@ -134,13 +134,25 @@ class Verifier:
 
 
 def require_calls(program: Program, examples: Sequence[Example]) -> None:
-    """Every example must be the kind of call a program was captured with.
+    """Every example must be the kind of call a program was captured with, and of sizes and numbers that it covers.
 
     Raises:
-        ExampleError: one has another structure.
+        ExampleError: one has another structure, or the program's own input check refuses it.
     """
+    guards = dict(program.module.named_children()).get(GUARDS, NoGuards())
     for place, example in enumerate(examples):
         try:
-            flatten_inputs(program.module, example.args, dict(example.kwargs))
+            flat = flatten_inputs(program.module, example.args, dict(example.kwargs))
         except ValueError as error:
             raise ExampleError(f"example {place} is another kind of call than the captured one: {error}") from error
+        try:
+            guards(*flat)
+        except AssertionError as error:
+            fixed = "; ".join(map(str, program.specialised)) or "nothing else"
+            raise ExampleError(
+                f"example {place} is a call that the captured graph does not cover: {error}. Fixed at capture: {fixed}. The "
+                "model uses a size or number in Python, as in a loop or a branch over it; give examples that agree in it and "
+                "compile for each, or write the model without"
+            ) from error
+        except IndexError:  # export's check of a size that ids of this rank do not have; outputs are compared in any case
+            continue

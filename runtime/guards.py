@@ -85,7 +85,9 @@ class InputGuards(nn.Module):
                     f"sizes from {least} on, and a smaller one may mean something else. Capture it with dynamic=True, or "
                     "give an example of that size"
                 )
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            self.sizes(*inputs)
+        else:
             _refuse_autocast(inputs)
             if self.gradients and torch.is_grad_enabled():
                 raise GradientsError(
@@ -94,7 +96,13 @@ class InputGuards(nn.Module):
                 )
             for name, (place, mask) in self.reachable.items():
                 _refuse_unreachable(name, inputs[place], mask)
-        self.sizes(*inputs)
+            try:
+                self.sizes(*inputs)
+            except AssertionError as error:
+                raise AssertionError(
+                    f"{error}; this program was captured for calls of which that holds. Call the original, or compile with an "
+                    "example of such a call"
+                ) from error
 
 
 def _refuse_autocast(inputs: tuple[Any, ...]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import foldfx
-from foldfx.errors import CaptureError, TokenRankError
+from foldfx.errors import CaptureError, ExampleError, TokenRankError
 
 VOCABULARY = 13
 Agree = Callable[..., None]
@@ -185,6 +185,29 @@ def test_an_example_below_the_captured_range_that_differs_is_found() -> None:
     calls = [foldfx.Example((torch.randint(VOCABULARY, (count, 5)),)) for count in (3, 1)]
     with pytest.raises(CaptureError, match="the captured graph itself differs from the model"):
         foldfx.compile(OneIsSpecial(-1), calls, dynamic=FROM_TWO)
+
+
+class Recurrent(Softmax):
+    """A Python loop over the positions, which fixes their number at capture."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        features = super().forward(ids)
+        state = features[:, 0]
+        for place in range(1, ids.shape[1]):
+            state = state * 0.5 + features[:, place]
+        return state
+
+
+def test_examples_of_sizes_that_the_model_loops_over_are_refused_by_name(agree: Agree) -> None:
+    model = Recurrent(-1)
+    calls = [foldfx.Example((torch.randint(VOCABULARY, shape),)) for shape in ((3, 5), (2, 4), (2, 5))]
+    with pytest.raises(ExampleError, match=r"example 1 .* does not cover: .*== 5\. Fixed at capture: ids: dimension 1 is 5"):
+        foldfx.compile(model, calls)
+    result = foldfx.compile(model, [calls[0], calls[2]])
+    assert result.accepted
+    agree(model(ids := torch.randint(VOCABULARY, (7, 5))), result.module(ids))
+    with pytest.raises(AssertionError, match=r"== 5; .* compile with an example of such a call"):
+        result.module(torch.randint(VOCABULARY, (3, 4)))
 
 
 class WithHidden(Softmax):
