@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
+from torch.fx import Node
 
 from .._torch import flatten_inputs
 from ..analysis.example import Example
@@ -137,10 +140,34 @@ def require_calls(program: Program, examples: Sequence[Example]) -> None:
     """Every example must be the kind of call a program was captured with.
 
     Raises:
-        ExampleError: one has another structure.
+        ExampleError: one has another structure, another value where the graph holds one, token ids of another number of
+            dimensions, or some that the user said would not occur.
     """
     for place, example in enumerate(examples):
         try:
-            flatten_inputs(program.module, example.args, dict(example.kwargs))
+            leaves = flatten_inputs(program.module, example.args, dict(example.kwargs))
         except ValueError as error:
             raise ExampleError(f"example {place} is another kind of call than the captured one: {error}") from error
+        for node, leaf in zip(program.input_nodes(), leaves, strict=True):
+            if why := _misfit(program, node, leaf):
+                raise ExampleError(f"example {place}: {node.name} {why}")
+
+
+def _misfit(program: Program, node: Node, leaf: Any) -> str:
+    """Why an argument is not one that the program was captured for; "" where it is."""
+    traced, domain = node.meta["val"], program.tokens.get(node.name)
+    given, held = ("a tensor" if isinstance(each, torch.Tensor) else repr(each) for each in (leaf, traced))
+    fixed = traced is None or isinstance(traced, bool | int | float | str)
+    if isinstance(leaf, torch.Tensor) != isinstance(traced, torch.Tensor) or (fixed and leaf != traced):
+        return f"is {given}, but the example that is traced has {held}; compile once for each"
+    if domain is None:
+        return ""
+    if leaf.dim() != traced.dim():
+        return (
+            f"has {leaf.dim()} dimensions, but the example that is traced has {traced.dim()}; give examples of one number. "
+            "Others are admitted by themselves where the model is seen to do the same with them"
+        )
+    if domain.stated or domain.reachable is not None:
+        strange = leaf[(leaf >= 0) & ~torch.isin(leaf.long(), domain.ids().to(leaf.device))]
+        return f"holds id {int(strange[0])}, which is not in its domain {domain}; state all that occur" if len(strange) else ""
+    return ""
