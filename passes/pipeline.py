@@ -27,7 +27,7 @@ from .structure import state_versions, structural_hash, verify_structure, verify
 from .tables.tabulate import Progress, silent
 from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
-from .verification.figures import Limits
+from .verification.figures import Limits, as_limits
 from .verification.gradients import change_by_gradients
 from .verification.probing import without_failing_sizes
 from .verify import Verifier, require_calls
@@ -103,6 +103,7 @@ class Pipeline:
 
     Raises:
         ValueError: `disable` names no pass of the pipeline, negative fuel or contexts, or a time budget that is not positive.
+        TypeError: `passes` is no collection of passes, `disable` is one string, or `limits` are no `Limits`.
     """
 
     def __init__(
@@ -116,14 +117,16 @@ class Pipeline:
         probe_contexts: int = CONTEXTS,
         providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
-        self.passes = tuple(passes)
+        if isinstance(disable, str):
+            raise TypeError(f"disable is {disable!r}; pass a list of names, such as ['fold_tokens']")
+        self.passes = _as_passes(passes)
         self.disabled = frozenset(disable)
         known = {each.name for each in self.passes}
         if unknown := sorted(self.disabled - known):
             raise ValueError(f"disable names {unknown}; the passes are {sorted(known)}")
         Fuel(fuel)
         self.fuel = fuel
-        self.limits = limits or Limits()
+        self.limits = as_limits(limits)
         if time_budget is not None and not time_budget > 0:
             raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}")
         if probe_contexts < 0:
@@ -252,6 +255,14 @@ class Pipeline:
         for each in (before, after):  # the rounds write buffers; the programs' own stay as captured
             own_written_buffers(each.module, each.effects)
         return measure_side_by_side(before.module, after.module, calls)
+
+
+def _as_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
+    listed = tuple(passes) if isinstance(passes, Iterable) else (passes,)
+    passing = all(hasattr(each, "name") and hasattr(each, "run") and not isinstance(each, type) for each in listed)
+    if not isinstance(passes, Iterable) or not passing:
+        raise TypeError(f"passes is {passes!r}; pass a list of objects with a name and a run method, such as [FoldTokens()]")
+    return listed
 
 
 def _region_modules(rewrites: Iterable[Rewrite]) -> list[GraphModule]:
