@@ -113,3 +113,5 @@ def test_what_is_not_there_is_an_error(run: Path, tmp_path: Path, capsys: pytest
         explain(run, "tan")
     assert main(["explain", str(tmp_path), "tanh"]) == 1
     assert "so it is not a run directory" in capsys.readouterr().err.replace(f"so {tmp_path}", "so it")
+    assert main(["explain", str(run / "report.json"), "tanh"]) == 1
+    assert "report.json is not a run directory" in capsys.readouterr().err
