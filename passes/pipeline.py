@@ -14,7 +14,7 @@ from ..analysis.program import Program, Specialised, own_written_buffers
 from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
-from .context import Fuel, Pass, PassContext
+from .context import Fuel, Pass, PassContext, PassResult
 from .fold_tokens import FoldTokens
 from .input_guards import install_guards
 from .latency import Timing, measure_side_by_side
@@ -146,7 +146,7 @@ class Pipeline:
             left: called with what each pass that ran leaves.
 
         Raises:
-            PassError: a pass left its copy malformed, or would write state; `program` is as it was.
+            PassError: a pass left its copy malformed, returned something else, or would write state; `program` is as it was.
         """
         context = context or PassContext(Fuel(self.fuel))
         captured = program.module
@@ -160,6 +160,8 @@ class Pipeline:
             try:
                 with read_only(program.module):
                     result = each.run(program.copy(), context)
+                if not isinstance(result, PassResult):
+                    raise PassError(f"it returned a {type(result).__name__}, not a PassResult")
                 verify_structure(result.program.module, program.module)
                 for module in (result.program.module, *_region_modules(result.rewrites)):
                     verify_values(module, captured)
