@@ -96,6 +96,8 @@ class Result:
         """
         if not self.counterexamples:
             raise IndexError("no counterexample: every rewrite held")
+        if not 0 <= number < len(self.counterexamples):
+            raise IndexError(f"no counterexample {number}: there are {len(self.counterexamples)}, counted from 0")
         found = self.counterexamples[number]
         reference, candidate, inputs = found.graphs(self._run.captured)
         limits = (found.limits or self._run.verification.limits).to_dict()
@@ -215,7 +217,7 @@ def compile(
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
         ExampleError: no examples, a malformed one, one the model fails on, none with token ids, or one of another kind than
-            the one that is traced: structure, numbers, dimensions of the ids, ids that were said not to occur.
+            the one that is traced: structure, numbers, fixed sizes, dimensions of the ids, ids that were said not to occur.
         FileExistsError: `run_dir` is a file or holds something.
         NotADirectoryError, PermissionError: `run_dir` cannot be made there.
         DiffError: a graph carries a constant that has no text, so that `run_dir` cannot be written.

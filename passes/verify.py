@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from .._torch import flatten_inputs
 from ..analysis.example import Example
-from ..analysis.program import Program
+from ..analysis.program import GUARDS, Program
 from ..errors import ExampleError
 from .rewrite import Rewrite
 from .tables.tabulate import Progress
@@ -140,8 +140,8 @@ def require_calls(program: Program, examples: Sequence[Example]) -> None:
     """Every example must be the kind of call a program was captured with.
 
     Raises:
-        ExampleError: one has another structure, another value where the graph holds one, token ids of another number of
-            dimensions, or some that the user said would not occur.
+        ExampleError: one has another structure, another value or size where the graph holds one, token ids of another number
+            of dimensions, or some that the user said would not occur.
     """
     for place, example in enumerate(examples):
         try:
@@ -151,6 +151,13 @@ def require_calls(program: Program, examples: Sequence[Example]) -> None:
         for node, leaf in zip(program.input_nodes(), leaves, strict=True):
             if why := _misfit(program, node, leaf):
                 raise ExampleError(f"example {place}: {node.name} {why}")
+        try:
+            program.module.get_submodule(GUARDS)(*leaves)
+        except (AssertionError, IndexError) as error:  # the latter where a dimension is missing
+            raise ExampleError(
+                f"example {place} is no call of the captured graph, which holds sizes of the example that is traced: {error}. "
+                "Give examples of those sizes, or let them vary with dynamic="
+            ) from error
 
 
 def _misfit(program: Program, node: Node, leaf: Any) -> str:

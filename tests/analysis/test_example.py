@@ -90,6 +90,20 @@ def test_an_example_with_another_value_than_the_graph_holds_is_refused(traced: A
     assert foldfx.compile(Scaled(), [call(IDS, traced), call(IDS[:1], traced)]).accepted
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_an_example_of_another_size_than_the_graph_holds_is_refused(first: bool) -> None:
+    wide, narrow = call(torch.ones(3, 5, dtype=torch.int64)), call(IDS)
+    with pytest.raises(ExampleError, match=rf"example {int(not first)} is no call .*ids.size\(\)\[0\] == 3.*with dynamic="):
+        foldfx.compile(Scaled(), [wide, narrow] if not first else [narrow, wide], dynamic=False)
+    assert foldfx.compile(Scaled(), [wide, narrow]).accepted
+
+
+def test_a_later_example_of_another_size_than_the_graph_holds_is_refused() -> None:
+    result = foldfx.compile(Scaled(), [call(IDS)], dynamic=False)
+    with pytest.raises(ExampleError, match=r"example 0 is no call of the captured graph"):
+        result.revalidate([call(IDS[:1])])
+
+
 @pytest.mark.parametrize("stated", [{"domain": 3}, {"reachable": [1, 2]}], ids=["domain", "reachable"])
 def test_an_example_with_an_id_that_is_said_not_to_occur_is_refused(stated: dict[str, Any]) -> None:
     with pytest.raises(ExampleError, match=r"example 0: ids holds id 3, which is not in its domain 0\.\.\d.*; state all that"):
