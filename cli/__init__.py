@@ -2,13 +2,14 @@
 
 Reports are tables on a terminal and plain text elsewhere; JSON goes to stdout with --json, progress to stderr. Exit codes:
 0 done, 1 an error (one line on stderr), 2 a compile that was rolled back, a bisection that found something wrong, modules
-or routes not found equal, a wrong route table, or a diff that breaks its policy.
+or routes not found equal, a wrong route table, or a diff that breaks its policy, 130 where it was interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -236,6 +237,8 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr's: arrows have no place in every encoding
     try:
         result = app(args=arguments, standalone_mode=False)
     except typer.Exit as leave:
