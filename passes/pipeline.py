@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -102,7 +103,8 @@ class Pipeline:
         providers: who lowers semantic nodes, asked in this order.
 
     Raises:
-        ValueError: `disable` names no pass of the pipeline, negative fuel or contexts, or a time budget that is not positive.
+        ValueError: `disable` names no pass of the pipeline, negative fuel or contexts, or a time budget that is not
+            positive and finite.
         TypeError: `passes` is no collection of passes, `disable` is one string, or `limits` are no `Limits`.
     """
 
@@ -127,8 +129,8 @@ class Pipeline:
         Fuel(fuel)
         self.fuel = fuel
         self.limits = as_limits(limits)
-        if time_budget is not None and not time_budget > 0:
-            raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}")
+        if time_budget is not None and not 0 < time_budget < math.inf:
+            raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}; None checks every row")
         if probe_contexts < 0:
             raise ValueError(f"probe_contexts must not be negative, got {probe_contexts}")
         self.time_budget = time_budget
