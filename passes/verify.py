@@ -175,6 +175,7 @@ def _misfit(program: Program, node: Node, leaf: Any) -> str:
             "Others are admitted by themselves where the model is seen to do the same with them"
         )
     if domain.stated or domain.reachable is not None:
-        strange = leaf[(leaf >= 0) & ~torch.isin(leaf.long(), domain.ids().to(leaf.device))]
+        ids, reachable = leaf.long(), torch.tensor(domain.reachable or (), device=leaf.device)
+        strange = ids[(ids >= 0) & (ids >= domain.size if domain.reachable is None else ~torch.isin(ids, reachable))]
         return f"holds id {int(strange[0])}, which is not in its domain {domain}; state all that occur" if len(strange) else ""
     return ""
