@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from ._torch import tree_flatten
 from .analysis.capture import DynamicShapes, capture
 from .analysis.decisions import find_decisions
 from .analysis.dependence import analyze_program
@@ -97,6 +96,8 @@ class Result:
         """
         if not self.counterexamples:
             raise IndexError("no counterexample: every rewrite held")
+        if not 0 <= number < len(self.counterexamples):
+            raise IndexError(f"no counterexample {number}: there are {len(self.counterexamples)}, counted from 0")
         found = self.counterexamples[number]
         reference, candidate, inputs = found.graphs(self._run.captured)
         limits = (found.limits or self._run.verification.limits).to_dict()
@@ -215,15 +216,17 @@ def compile(
     Raises:
         CaptureError: the model cannot be captured faithfully.
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
-        ExampleError: no examples, a malformed one, one the model fails on, or none with token ids.
+        ExampleError: no examples, a malformed one, one the model fails on, none with token ids, or one of another kind than
+            the one that is traced: structure, numbers, fixed sizes, dimensions of the ids, ids that were said not to occur.
         FileExistsError: `run_dir` is a file or holds something.
+        NotADirectoryError, PermissionError: `run_dir` cannot be made there.
         DiffError: a graph carries a constant that has no text, so that `run_dir` cannot be written.
         ValueError: an unknown objective, one without its budget, a time budget that is not positive, negative contexts, or
-            either of these beside a pipeline, which has its own.
+            any of these beside a pipeline, which has its own.
+        TypeError: `model` is no module, `pipeline` no `Pipeline`, or `observables` no list of names.
     """
-    for name, given in (("time_budget", time_budget), ("probe_contexts", probe_contexts)):
-        if pipeline is not None and given is not None:
-            raise ValueError(f"{name} goes to the pipeline: Pipeline(…, {name}=…)")
+    if pipeline is not None:
+        _require_no_other(pipeline, objective, max_table_bytes, time_budget, probe_contexts)
     if run_dir is not None:
         require_new(Path(run_dir))
     began = time.time()
@@ -241,6 +244,22 @@ def compile(
     if run_dir is not None:
         _write_run(result, facts, Path(run_dir), began)
     return result
+
+
+def _require_no_other(
+    pipeline: Pipeline, objective: str, max_table_bytes: int | None, time_budget: float | None, probe_contexts: int | None
+) -> None:
+    """Refuse what a pipeline of the user's own would not follow."""
+    if not isinstance(pipeline, Pipeline):
+        raise TypeError(f"pipeline is a {type(pipeline).__name__}; pass foldfx.Pipeline([…])")
+    if objective != "storage" or max_table_bytes is not None:
+        raise ValueError(
+            "objective and max_table_bytes go to the passes of the pipeline: Pipeline([FoldTokens(max_table_bytes=…)]) for "
+            "latency, Pipeline([foldfx.passes.FoldRoutes(…)]) for routes"
+        )
+    for name, given in (("time_budget", time_budget), ("probe_contexts", probe_contexts)):
+        if given is not None:
+            raise ValueError(f"{name} goes to the pipeline: Pipeline(…, {name}=…)")
 
 
 def _write_run(result: Result, facts: Facts, folder: Path, began: float) -> None:
@@ -288,12 +307,8 @@ def analyze(
 
 
 def _smallest_size(example: Example) -> int:
-    sizes = [size for leaf in _tensors(example) for size in leaf.shape]
+    sizes = [size for leaf in example.leaves() if isinstance(leaf, torch.Tensor) for size in leaf.shape]
     return min(sizes, default=0)
-
-
-def _tensors(example: Example) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_flatten((example.args, dict(example.kwargs)))[0] if isinstance(leaf, torch.Tensor)]
 
 
 def _report_data(run: Run, facts: Facts) -> dict[str, Any]:

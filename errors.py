@@ -1,4 +1,8 @@
-"""Every exception foldfx raises on purpose. All derive from `FoldfxError`, so one `except` catches them."""
+"""foldfx's own exceptions. All derive from `FoldfxError`, so one `except` catches them.
+
+Arguments of a wrong type or value raise Python's `TypeError` and `ValueError`, places for files that are taken or cannot be
+written its `OSError`s, and what is not there by that name or number `KeyError` and `IndexError`.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .hidden_aliases import HiddenAliasesShown
 from .observables import measure_observables, observed, underlying
 from .program import GUARDS, Effects, NoGuards, Program, Specialised, graph_module, named_state, own_written_buffers
 from .surroundings import SurroundingsWatch
-from .tokens import TokenInput, token_domains
+from .tokens import TokenInput, as_token_inputs, token_domains
 
 DynamicShapes = dict[str, Any]
 
@@ -65,7 +65,10 @@ def capture(
         TokenInputError: token inputs or domains are ambiguous or stated wrongly.
     """
     audit(model)
-    example = Example(args, dict(kwargs or {}))
+    stated = None if tokens is None else as_token_inputs(tokens)
+    example = Example(args, {} if kwargs is None else kwargs)
+    if not example.leaves():
+        raise ExampleError("the example has no arguments, so none that carries token ids; give a call with its arguments")
     model = observed(model, observables)
     leaves = MappingProxyType(dict(measure_observables(model, example)))
     parameters = _refuse_writes(model, example)
@@ -83,7 +86,7 @@ def capture(
         _refuse_shared_write(module, name)
     own_written_buffers(module, effects)
     _ensure_guard_call(module)
-    domains = token_domains(module.graph, None if tokens is None else list(tokens))
+    domains = token_domains(module.graph, stated)
     _require_ids(module.graph, domains)
     ranges = {str(symbol): str(span) for symbol, span in exported.range_constraints.items()}
     specialised = (*_specialised(module.graph), *notes)

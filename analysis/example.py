@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._torch import tree_map
+from .._torch import tree_flatten, tree_map
 from ..errors import ExampleError
 
 
@@ -31,6 +31,12 @@ class Example:
                 f"Example.args is a {type(self.args).__name__}; pass a tuple of positional arguments, "
                 "for one argument Example((ids,))"
             )
+        if not isinstance(self.kwargs, Mapping):
+            raise ExampleError(f"Example.kwargs is a {type(self.kwargs).__name__}; pass a mapping of argument names to values")
+
+    def leaves(self) -> list[Any]:
+        """What the pytrees of the arguments hold, positional ones first."""
+        return tree_flatten((self.args, dict(self.kwargs)))[0]
 
     def cloned(self) -> Example:
         """The same call with tensors of its own (strides kept, expanded ones aside), so that a run cannot touch the user's."""
@@ -65,8 +71,10 @@ def as_examples(examples: Iterable[Example | tuple[Any, Any]]) -> list[Example]:
     """`examples` as `Example`s; an `(args, kwargs)` pair counts as one.
 
     Raises:
-        ExampleError: none are given, or an item is neither.
+        ExampleError: none are given, an item is neither, or a tensor in one is on the meta device.
     """
+    if not isinstance(examples, Iterable):
+        raise ExampleError(f"the examples are of type {type(examples).__name__}; pass a list of foldfx.Example(args, kwargs)")
     result = []
     for place, item in enumerate(examples):
         if isinstance(item, Example):
@@ -75,6 +83,10 @@ def as_examples(examples: Iterable[Example | tuple[Any, Any]]) -> list[Example]:
             result.append(Example(*item))
         else:
             raise ExampleError(f"example {place} is a {type(item).__name__}; pass foldfx.Example(args, kwargs)")
+        if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in result[-1].leaves()):
+            raise ExampleError(
+                f"example {place} has a tensor on the meta device, which holds no values; move it to the model's"
+            )
     if not result:
         raise ExampleError("no examples: complete outputs are compared on them, so at least one is required")
     return result

@@ -70,11 +70,30 @@ class TokenInput:
 
     def __post_init__(self) -> None:
         if self.reachable is not None:
+            if not isinstance(self.reachable, Iterable):
+                raise TokenInputError(
+                    f"TokenInput({self.name!r}): reachable is {self.reachable!r}; pass the ids, as in [0, 5, 7]"
+                )
             object.__setattr__(self, "reachable", tuple(sorted({_as_id(token) for token in self.reachable})))
             if not self.reachable:
                 raise TokenInputError(f"TokenInput({self.name!r}): reachable holds no id")
         if self.domain is not None and (isinstance(self.domain, bool) or not isinstance(self.domain, int) or self.domain < 1):
             raise TokenInputError(f"TokenInput({self.name!r}): domain must be a positive int, not {self.domain!r}")
+
+
+def as_token_inputs(tokens: Iterable[TokenInput]) -> list[TokenInput]:
+    """`tokens` as a list.
+
+    Raises:
+        TokenInputError: it is no collection of `TokenInput`s, or states one input twice.
+    """
+    listed = list(tokens) if isinstance(tokens, Iterable) else [tokens]
+    if not isinstance(tokens, Iterable) or not all(isinstance(token, TokenInput) for token in listed):
+        raise TokenInputError(f"tokens is {tokens!r}; pass a list, such as [foldfx.TokenInput('ids')]")
+    names = [token.name for token in listed]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise TokenInputError(f"tokens states {', '.join(map(repr, twice))} more than once; state each input once")
+    return listed
 
 
 def _as_id(token: object) -> int:

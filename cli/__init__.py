@@ -2,13 +2,14 @@
 
 Reports are tables on a terminal and plain text elsewhere; JSON goes to stdout with --json, progress to stderr. Exit codes:
 0 done, 1 an error (one line on stderr), 2 a compile that was rolled back, a bisection that found something wrong, modules
-or routes not found equal, a wrong route table, or a diff that breaks its policy.
+or routes not found equal, a wrong route table, or a diff that breaks its policy, 130 where it was interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..api import Result, analyze, compile, pass_for
-from ..inspection.facts_view import facts_table, facts_to_dict
+from ..inspection.facts_view import facts_table, facts_text, facts_to_dict
+from ..inspection.folder import require_new
 from ..inspection.report import SCHEMA_VERSION
 from ..inspection.run_layout import PAGE
 from ..inspection.terminal import terminal_bisection, terminal_report
@@ -39,6 +41,7 @@ from .inputs import (
     Static,
     TimeBudget,
     Tokens,
+    UsageError,
     Weights,
     built_model,
     loaded_examples,
@@ -79,12 +82,18 @@ def analyze_command(
     facts = analyze(
         model, calls[0].args, calls[0].kwargs, tokens=parsed_tokens(token), dynamic=not static, observables=observable or ()
     )
-    if node is not None:
-        print(facts.explain(node))
-    elif as_json:
-        print(json.dumps(facts_to_dict(facts), indent=2))
+    try:
+        asked = None if node is None else facts.node(node)
+    except KeyError as error:
+        raise UsageError(error.args[0]) from error
+    if as_json:
+        print(json.dumps(facts_to_dict(facts, facts if asked is None else [asked]), indent=2))
+    elif asked is not None:
+        print(facts.explain(asked))
+    elif (console := Console()).is_terminal:
+        console.print(facts_table(facts))
     else:
-        Console().print(facts_table(facts))
+        print(facts_text(facts))
 
 
 @app.command("compile")
@@ -109,6 +118,8 @@ def compile_command(
     passes = (pass_for(objective, max_table_bytes),)
     pipeline = Pipeline(passes, disable=disable or (), fuel=fuel, time_budget=time_budget, probe_contexts=probe_contexts)
     folder = run_folder(run_dir)
+    if reproducer is not None:
+        require_new(reproducer)
     result = compiled(
         factory, weights, examples, token=token, observable=observable, static=static, pipeline=pipeline, run_dir=folder
     )
@@ -131,6 +142,8 @@ def bisect_command(
 ) -> None:
     """Run a compile again for its bisection: every candidate tried, and the rewrites found wrong."""
     folder = run_folder(run_dir)
+    if reproducer is not None:
+        require_new(reproducer)
     result = compiled(factory, weights, examples, token=token, observable=observable, static=static, run_dir=folder)
     if (console := Console()).is_terminal:
         console.print(terminal_bisection(result.report))
@@ -224,6 +237,8 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr's: arrows have no place in every encoding
     try:
         result = app(args=arguments, standalone_mode=False)
     except typer.Exit as leave:
@@ -231,6 +246,9 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Abort:
         return 1
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click's, or that of typer's own copy of click
+            print(error, file=sys.stderr)
+            return 1
         message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
         text = " ".join(message.split())
         print(f"foldfx: {type(error).__name__}: {text}", file=sys.stderr)

@@ -20,7 +20,7 @@ from ..inspection.load_outline import as_outline
 from ..inspection.outline import Outline
 from ..inspection.policy import Policy
 from ..inspection.run_layout import read_report
-from .inputs import load_function
+from .inputs import called
 
 DIFFERENT = BROKEN = 2
 
@@ -65,7 +65,7 @@ def diff_command(
 
 def _side(named: str) -> Outline:
     is_function = ":" in named and not Path(named).exists()
-    return as_outline(load_function(named)() if is_function else named, named)
+    return as_outline(called(named) if is_function else named, named)
 
 
 def _show(diff: Diff, form: Form) -> None:

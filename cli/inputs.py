@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import nn
 
@@ -24,6 +26,8 @@ from ..analysis.example import Example, as_examples
 from ..analysis.tokens import TokenInput
 from ..errors import FoldfxError
 from ..passes.tables.tabulate import Progress
+
+T = TypeVar("T")
 
 Factory = Annotated[str, typer.Option(help="Builds the model: file.py:function or package.module:function.")]
 Weights = Annotated[Path | None, typer.Option(help="A safetensors file loaded strictly into the model.")]
@@ -55,7 +59,7 @@ def load_function(reference: str) -> Callable[[], Any]:
     """The function named by file.py:function or package.module:function.
 
     Raises:
-        UsageError: there is no such file, module or function.
+        UsageError: there is no such file, module or function, or it cannot be loaded.
     """
     place, colon, name = reference.rpartition(":")
     if not colon:
@@ -64,17 +68,49 @@ def load_function(reference: str) -> Callable[[], Any]:
         path = Path(place)
         if not path.is_file():
             raise UsageError(f"there is no file {place}")
-        module = _load_file(path.resolve())
+        module = _ran(place, lambda: _load_file(path.resolve()))
     else:
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise UsageError(f"there is no module {place}: {error}") from error
+        module = _ran(place, lambda: _imported(place))
     function = getattr(module, name, None)
     if not callable(function):
         known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
         raise UsageError(f"{place} has no function {name!r}; it has {known}")
     return function  # type: ignore[no-any-return]
+
+
+def called(reference: str) -> Any:
+    """What the function named by file.py:function or package.module:function returns.
+
+    Raises:
+        UsageError: it cannot be had, or fails.
+    """
+    return _ran(reference, load_function(reference))
+
+
+def _ran(name: str, code: Callable[[], T]) -> T:
+    """What a user's code returns.
+
+    Raises:
+        UsageError: it fails; with the file and line where.
+    """
+    try:
+        return code()
+    except UsageError:
+        raise
+    except Exception as error:
+        own = [
+            each for each in traceback.extract_tb(error.__traceback__) if each.filename not in (__file__, importlib.__file__)
+        ]
+        places = [f"{each.filename}:{each.lineno}" for each in own if not each.filename.startswith("<")]
+        at = f", at {places[-1]}" if places else ""
+        raise UsageError(f"{name} fails: {type(error).__name__}: {error}{at}") from error
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"there is no module {name}: {error}") from error
 
 
 @cache
@@ -89,18 +125,21 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def built_model(factory: str, weights: Path | None) -> nn.Module:
-    model = load_function(factory)()
+    model = called(factory)
     if not isinstance(model, nn.Module):
         raise UsageError(f"{factory} returned a {type(model).__name__}, not an nn.Module")
     if weights is not None:
         if not weights.is_file():
             raise UsageError(f"there is no weights file {weights}")
-        load_model(model, weights, strict=True)
+        try:
+            load_model(model, weights, strict=True)
+        except SafetensorError as error:
+            raise UsageError(f"{weights} is not a safetensors file: {error}") from error
     return model.eval()
 
 
 def loaded_examples(reference: str) -> list[Example]:
-    return as_examples(load_function(reference)())
+    return as_examples(called(reference))
 
 
 def parsed_tokens(written: list[str] | None) -> list[TokenInput] | None:
@@ -109,7 +148,7 @@ def parsed_tokens(written: list[str] | None) -> list[TokenInput] | None:
     tokens = []
     for text in written:
         name, equals, domain = text.partition("=")
-        if equals and not domain.isdigit():
+        if equals and not domain.isdecimal():
             raise UsageError(f"--token {text}: the domain must be a number, as in {name}=32000")
         tokens.append(TokenInput(name, int(domain) if equals else None))
     return tokens

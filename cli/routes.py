@@ -11,7 +11,7 @@ import typer
 from ..inspection.report import SCHEMA_VERSION
 from ..inspection.route_diff import compare_routes
 from ..inspection.route_text import route_text, routes_to_dict
-from ..runtime.route_file import RouteFile
+from ..runtime.route_file import RouteFile, require_place
 from .compiled import compiled
 from .inputs import AsJson, Examples, Factory, MaxTableBytes, Observables, Static, TimeBudget, Tokens, Weights
 
@@ -35,6 +35,7 @@ def export_command(
     static: Static = False,
 ) -> None:
     """Fold a model's routes, verify, and write them to a file."""
+    require_place(file)
     result = compiled(
         factory,
         weights,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ..runtime.tr_hash import RouteTable, TRHashStrategy, build_route_table
@@ -57,7 +57,10 @@ def build_command(
             "route_hash_count": route_hash_count,
             "sha256": table.sha256,
         }
-        save_file({ROUTE_TABLE: table.experts}, out, {name: str(value) for name, value in said.items()})
+        try:
+            save_file({ROUTE_TABLE: table.experts}, out, {name: str(value) for name, value in said.items()})
+        except SafetensorError as error:
+            raise typer.BadParameter(f"--out {out} cannot be written: {error}") from error
     _print([_described(ROUTE_TABLE, table)], as_json)
 
 
@@ -78,7 +81,10 @@ def check_command(
     """
     if not file.is_file():
         raise typer.BadParameter(f"there is no file {file}")
-    stored = _read(file, num_experts)
+    try:
+        stored = _read(file, num_experts)
+    except SafetensorError as error:
+        raise typer.BadParameter(f"{file} is not a safetensors file: {error}") from error
     if not stored:
         raise typer.BadParameter(f"{file} holds no entry named {ROUTE_TABLE} or {TABLE}")
     options = {"strategy": strategy, "route_seed": route_seed, "route_hash_count": route_hash_count}

@@ -1,18 +1,20 @@
-"""The facts of a program as a table and as data."""
+"""The facts of a program as a table, as text and as data."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
+from torch.fx import Node
 
 from ..analysis.facts import Facts
 from ..analysis.provenance import where
 from ..analysis.rows import show
 
 
-def facts_to_dict(facts: Facts) -> dict[str, Any]:
-    """One entry a node, JSON-serialisable."""
+def facts_to_dict(facts: Facts, nodes: Iterable[Node] | None = None) -> dict[str, Any]:
+    """One entry a node, of all or of `nodes`; JSON-serialisable."""
     return {
         "schema_version": 1,
         "values": [
@@ -26,9 +28,20 @@ def facts_to_dict(facts: Facts) -> dict[str, Any]:
                 "stands_on": [parent.name for parent in fact.because.parents],
                 "at": where(node),
             }
-            for node, fact in facts.items()
+            for node in (facts if nodes is None else nodes)
+            for fact in [facts[node]]
         ],
     }
+
+
+def facts_text(facts: Facts) -> str:
+    """For a pipe: every computed value whole, what it depends on and why."""
+    lines = []
+    for node, fact in facts.items():
+        if node.op == "call_function":
+            layout = "" if fact.rows is None else f", laid out {show(fact.rows)}"
+            lines += [f"{node.name} depends on: {fact.describe()}{layout}", f"  {where(node)}: {fact.because.text}"]
+    return "\n".join(lines)
 
 
 def facts_table(facts: Facts) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,19 @@ from uuid import uuid4
 
 
 def require_new(folder: Path) -> None:
-    """Refuse what would be overwritten.
+    """Refuse what would be overwritten or cannot be made, before the work of which it is to hold the result.
 
     Raises:
         FileExistsError: `folder` is a file, or a directory that is not empty.
+        NotADirectoryError, PermissionError: it is to lie under a file, or where nothing may be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and is not an empty directory; name a new one")
+    above = next(each for each in folder.absolute().parents if each.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"{folder} cannot be made: {above} is a file")
+    if not os.access(above, os.W_OK):
+        raise PermissionError(f"{folder} cannot be made: {above} is not writable")
 
 
 @contextmanager
@@ -27,7 +34,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         folder: absent or empty; missing parents are made.
 
     Raises:
-        FileExistsError: see `require_new`.
+        FileExistsError, NotADirectoryError, PermissionError: see `require_new`.
     """
     folder = folder.resolve()
     require_new(folder)

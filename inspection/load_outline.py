@@ -14,7 +14,7 @@ from ..analysis.program import Program
 from ..errors import DiffError
 from .outline import Outline
 from .outline_of import outline_of
-from .run_layout import REPORT, graphs_of
+from .run_layout import ENVIRONMENT, FACTS, REPORT, graphs_of
 
 PROGRAM = "program.pt2"
 """The exported program in a directory that holds one with its tables."""
@@ -57,8 +57,9 @@ def load_outline(path: Path) -> Outline:
     Raises:
         DiffError: the file is not one.
     """
-    if path.name == REPORT:
-        raise DiffError(f"{path} is a report, not a graph; name the directory, or one of its NN-….json files")
+    if path.name in (REPORT, FACTS, ENVIRONMENT):
+        what = "a report" if path.name == REPORT else "part of a run"
+        raise DiffError(f"{path} is {what}, not a graph; name the directory, or one of its NN-….json files")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -40,8 +40,8 @@ class Policy:
         """
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise DiffError(f"there is no policy {path}") from error
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise DiffError(f"there is no policy {path}, or it is no file") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise DiffError(f"policy {path} is not TOML: {error}") from error
         known = {each.name for each in fields(cls)}

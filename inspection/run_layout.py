@@ -42,7 +42,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DiffError(f"there is no {path}, so {folder} is not a run directory; write one with run_dir=") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DiffError(f"{path} is not JSON ({error}); write the run anew") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from ..analysis.program import Program, Specialised, own_written_buffers
 from ..analysis.storage import Storage, measure_program
 from ..errors import CaptureError, PassError
 from ..lowering import PROVIDERS, Claim, Provider, lower
-from .context import Fuel, Pass, PassContext
+from .context import Fuel, Pass, PassContext, PassResult
 from .fold_tokens import FoldTokens
 from .input_guards import install_guards
 from .latency import Timing, measure_side_by_side
@@ -27,7 +28,7 @@ from .structure import state_versions, structural_hash, verify_structure, verify
 from .tables.tabulate import Progress, silent
 from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
-from .verification.figures import Limits
+from .verification.figures import Limits, as_limits
 from .verification.gradients import change_by_gradients
 from .verification.probing import without_failing_sizes
 from .verify import Verifier, require_calls
@@ -102,7 +103,9 @@ class Pipeline:
         providers: who lowers semantic nodes, asked in this order.
 
     Raises:
-        ValueError: `disable` names no pass of the pipeline, negative fuel or contexts, or a time budget that is not positive.
+        ValueError: `disable` names no pass of the pipeline, negative fuel or contexts, or a time budget that is not
+            positive and finite.
+        TypeError: `passes` is no collection of passes, `disable` is one string, or `limits` are no `Limits`.
     """
 
     def __init__(
@@ -116,16 +119,18 @@ class Pipeline:
         probe_contexts: int = CONTEXTS,
         providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
-        self.passes = tuple(passes)
+        if isinstance(disable, str):
+            raise TypeError(f"disable is {disable!r}; pass a list of names, such as ['fold_tokens']")
+        self.passes = _as_passes(passes)
         self.disabled = frozenset(disable)
         known = {each.name for each in self.passes}
         if unknown := sorted(self.disabled - known):
             raise ValueError(f"disable names {unknown}; the passes are {sorted(known)}")
         Fuel(fuel)
         self.fuel = fuel
-        self.limits = limits or Limits()
-        if time_budget is not None and not time_budget > 0:
-            raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}")
+        self.limits = as_limits(limits)
+        if time_budget is not None and not 0 < time_budget < math.inf:
+            raise ValueError(f"time_budget must be a positive number of seconds, got {time_budget}; None checks every row")
         if probe_contexts < 0:
             raise ValueError(f"probe_contexts must not be negative, got {probe_contexts}")
         self.time_budget = time_budget
@@ -143,7 +148,7 @@ class Pipeline:
             left: called with what each pass that ran leaves.
 
         Raises:
-            PassError: a pass left its copy malformed, or would write state; `program` is as it was.
+            PassError: a pass left its copy malformed, returned something else, or would write state; `program` is as it was.
         """
         context = context or PassContext(Fuel(self.fuel))
         captured = program.module
@@ -157,6 +162,8 @@ class Pipeline:
             try:
                 with read_only(program.module):
                     result = each.run(program.copy(), context)
+                if not isinstance(result, PassResult):
+                    raise PassError(f"it returned a {type(result).__name__}, not a PassResult")
                 verify_structure(result.program.module, program.module)
                 for module in (result.program.module, *_region_modules(result.rewrites)):
                     verify_values(module, captured)
@@ -252,6 +259,14 @@ class Pipeline:
         for each in (before, after):  # the rounds write buffers; the programs' own stay as captured
             own_written_buffers(each.module, each.effects)
         return measure_side_by_side(before.module, after.module, calls)
+
+
+def _as_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
+    listed = tuple(passes) if isinstance(passes, Iterable) else (passes,)
+    passing = all(hasattr(each, "name") and hasattr(each, "run") and not isinstance(each, type) for each in listed)
+    if not isinstance(passes, Iterable) or not passing:
+        raise TypeError(f"passes is {passes!r}; pass a list of objects with a name and a run method, such as [FoldTokens()]")
+    return listed
 
 
 def _region_modules(rewrites: Iterable[Rewrite]) -> list[GraphModule]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
+from torch.fx import Node
 
 from .._torch import flatten_inputs
 from ..analysis.example import Example
-from ..analysis.program import GUARDS, NoGuards, Program
+from ..analysis.program import GUARDS, Program
 from ..errors import ExampleError
 from .rewrite import Rewrite
 from .tables.tabulate import Progress
@@ -137,22 +140,44 @@ def require_calls(program: Program, examples: Sequence[Example]) -> None:
     """Every example must be the kind of call a program was captured with, and of sizes and numbers that it covers.
 
     Raises:
-        ExampleError: one has another structure, or the program's own input check refuses it.
+        ExampleError: one has another structure, another value or size where the graph holds one, token ids of another number
+            of dimensions, or some that the user said would not occur.
     """
-    guards = dict(program.module.named_children()).get(GUARDS, NoGuards())
     for place, example in enumerate(examples):
         try:
-            flat = flatten_inputs(program.module, example.args, dict(example.kwargs))
+            leaves = flatten_inputs(program.module, example.args, dict(example.kwargs))
         except ValueError as error:
             raise ExampleError(f"example {place} is another kind of call than the captured one: {error}") from error
+        for node, leaf in zip(program.input_nodes(), leaves, strict=True):
+            if why := _misfit(program, node, leaf):
+                raise ExampleError(f"example {place}: {node.name} {why}")
         try:
-            guards(*flat)
-        except AssertionError as error:
-            fixed = "; ".join(map(str, program.specialised)) or "nothing else"
+            program.module.get_submodule(GUARDS)(*leaves)
+        except (AssertionError, IndexError) as error:  # the latter where a dimension is missing
+            fixed = "; ".join(map(str, program.specialised)) or "nothing by itself"
             raise ExampleError(
-                f"example {place} is a call that the captured graph does not cover: {error}. Fixed at capture: {fixed}. The "
-                "model uses a size or number in Python, as in a loop or a branch over it; give examples that agree in it and "
-                "compile for each, or write the model without"
+                f"example {place} is no call that the captured graph covers: {error}. Fixed at capture: {fixed}. A capture "
+                "fixes what dynamic= says, and sizes and numbers that the model uses in Python, as in a loop or a branch; give "
+                "examples that agree in it and compile for each"
             ) from error
-        except IndexError:  # export's check of a size that ids of this rank do not have; outputs are compared in any case
-            continue
+
+
+def _misfit(program: Program, node: Node, leaf: Any) -> str:
+    """Why an argument is not one that the program was captured for; "" where it is."""
+    traced, domain = node.meta["val"], program.tokens.get(node.name)
+    given, held = ("a tensor" if isinstance(each, torch.Tensor) else repr(each) for each in (leaf, traced))
+    fixed = traced is None or isinstance(traced, bool | int | float | str)
+    if isinstance(leaf, torch.Tensor) != isinstance(traced, torch.Tensor) or (fixed and leaf != traced):
+        return f"is {given}, but the example that is traced has {held}; compile once for each"
+    if domain is None:
+        return ""
+    if leaf.dim() != traced.dim():
+        return (
+            f"has {leaf.dim()} dimensions, but the example that is traced has {traced.dim()}; give examples of one number. "
+            "Others are admitted by themselves where the model is seen to do the same with them"
+        )
+    if domain.stated or domain.reachable is not None:
+        ids, reachable = leaf.long(), torch.tensor(domain.reachable or (), device=leaf.device)
+        strange = ids[(ids >= 0) & (ids >= domain.size if domain.reachable is None else ~torch.isin(ids, reachable))]
+        return f"holds id {int(strange[0])}, which is not in its domain {domain}; state all that occur" if len(strange) else ""
+    return ""

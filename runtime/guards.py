@@ -75,7 +75,7 @@ class InputGuards(nn.Module):
             if isinstance(ids, torch.Tensor) and ids.dim() not in admitted:
                 raise TokenRankError(
                     f"token input {name} has {ids.dim()} dimensions; this program was captured and verified for "
-                    f"{sorted(admitted)}. Reshape the ids, or give an example with that many dimensions"
+                    f"{sorted(admitted)}. Reshape the ids, or compile on examples with that many dimensions"
                 )
         for name, place, rank, dim, least in self.least:
             value = inputs[place]

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -71,8 +72,12 @@ class RouteFile:
 
         Returns:
             The path.
+
+        Raises:
+            RouteFileError: see `require_place`.
         """
         path = Path(path)
+        require_place(path)
         tensors: dict[str, torch.Tensor] = {}
         described = []
         for each in self.routes:
@@ -108,13 +113,33 @@ class RouteFile:
             raise RouteFileError(f"{path} is not a safetensors file: {error}") from error
         if text is None:
             raise RouteFileError(f"{path} holds no routes: its metadata has no entry foldfx_routes")
-        header = json.loads(text)
-        if header["schema_version"] != SCHEMA_VERSION:
-            raise RouteFileError(f"{path} has schema version {header['schema_version']}, this foldfx reads {SCHEMA_VERSION}")
-        routes = tuple(_routes(described, tensors, path) for described in header["routes"])
-        if tensors:
-            raise RouteFileError(f"{path} holds tensors that belong to no decision: {sorted(tensors)}")
-        return RouteFile(routes, header["fingerprint"], header["torch"], header["threads"])
+        try:
+            return _from_header(json.loads(text), tensors, path)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise RouteFileError(f"{path}: its entry foldfx_routes is malformed: {type(error).__name__}: {error}") from error
+
+
+def _from_header(header: Mapping[str, Any], tensors: dict[str, torch.Tensor], path: str | Path) -> RouteFile:
+    if header["schema_version"] != SCHEMA_VERSION:
+        raise RouteFileError(f"{path} has schema version {header['schema_version']}, this foldfx reads {SCHEMA_VERSION}")
+    routes = tuple(_routes(described, tensors, path) for described in header["routes"])
+    if tensors:
+        raise RouteFileError(f"{path} holds tensors that belong to no decision: {sorted(tensors)}")
+    return RouteFile(routes, header["fingerprint"], header["torch"], header["threads"])
+
+
+def require_place(path: Path) -> None:
+    """Refuse a path where no file can be written.
+
+    Raises:
+        RouteFileError: it is a directory, or its folder is none or not writable.
+    """
+    if path.is_dir():
+        raise RouteFileError(f"{path} is a directory; name a file")
+    if not path.absolute().parent.is_dir():
+        raise RouteFileError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise RouteFileError(f"{path} cannot be written: its folder is not writable")
 
 
 def _routes(described: Mapping[str, object], tensors: dict[str, torch.Tensor], path: str | Path) -> Routes:

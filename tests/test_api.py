@@ -280,3 +280,36 @@ def test_outputs_keep_their_tree(tree: str) -> None:
         max_abs, relative_l2 = distance(one, other)
         assert max_abs <= 1e-5
         assert relative_l2 <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"objective": "routes"}, "objective and max_table_bytes go to the passes"),
+        ({"objective": "latency", "max_table_bytes": 1 << 20}, "objective and max_table_bytes go to the passes"),
+        ({"max_table_bytes": 1 << 20}, "objective and max_table_bytes go to the passes"),
+        ({"time_budget": 1.0}, "time_budget goes to the pipeline"),
+        ({"probe_contexts": 0}, "probe_contexts goes to the pipeline"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "+".join(value),
+)
+def test_what_a_pipeline_would_not_follow_is_refused(option: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        foldfx.compile(Scorer(), calls(), pipeline=foldfx.Pipeline(), **option)
+
+
+@pytest.mark.parametrize("pipeline", [[foldfx.FoldTokens()], foldfx.FoldTokens()], ids=["a list", "a pass"])
+def test_only_a_pipeline_is_a_pipeline(pipeline: Any) -> None:
+    with pytest.raises(TypeError, match=r"pipeline is a \w+; pass foldfx.Pipeline"):
+        foldfx.compile(Scorer(), calls(), pipeline=pipeline)
+
+
+@pytest.mark.parametrize("passes", [foldfx.FoldTokens(), [foldfx.FoldTokens], ["fold_tokens"], "fold_tokens", None], ids=repr)
+def test_only_passes_make_a_pipeline(passes: Any) -> None:
+    with pytest.raises(TypeError, match=r"passes is .*; pass a list of objects with a name and a run method"):
+        foldfx.Pipeline(passes)
+
+
+def test_what_is_disabled_is_a_list() -> None:
+    with pytest.raises(TypeError, match=r"disable is 'fold_tokens'; pass a list"):
+        foldfx.Pipeline(disable="fold_tokens")

@@ -43,6 +43,10 @@ class Trains(Scorer):
     def eval(self):
         return self
 
+class Drafted(Scorer):
+    def __init__(self, width):
+        super().__init__()
+
 make, make_tied, make_derived, make_training = Scorer, lambda: Scorer(tied=True), Derived, Trains
 
 def make_text():
@@ -167,8 +171,15 @@ BAD = {
     "no examples": (["--examples", "{models}:no_examples"], "at least one is required"),
     "no weights": (["--weights", "missing.safetensors"], "there is no weights file missing.safetensors"),
     "weights of another model": (["--weights", "{weights}"], "embedding.weight"),
-    "weights that are no weights": (["--weights", "{models}"], "foldfx: "),
+    "weights that are no weights": (["--weights", "{models}"], "models.py is not a safetensors file"),
+    "a factory that takes arguments": (["--factory", "{models}:Drafted"], "Drafted fails: TypeError: "),
+    "one example alone": (["--examples", "{models}:make_text"], "example 0 is a str; pass foldfx.Example"),
+    "examples that are none": (["--examples", "{models}:make"], "the examples are of type Scorer; pass a list"),
+    "a file that cannot run": (["--factory", "{broken}:make"], "broken.py fails: ModuleNotFoundError: No module named"),
     "a domain that is no number": (["--token", "ids=many"], "the domain must be a number"),
+    "a domain that is no decimal": (["--token", "ids=²"], "the domain must be a number"),
+    "a run below a file": (["--run-dir", "{models}/run"], "models.py is a file"),
+    "a reproducer that would overwrite": (["--reproducer", "{folder}"], "exists and is not an empty directory"),
     "an unknown token input": (["--token", "idz"], "'idz' is not an input"),
     "an unknown pass": (["--disable", "fold"], "fold_tokens"),
     "negative fuel": (["--fuel", "-1"], "fuel must not be negative"),
@@ -181,13 +192,42 @@ BAD = {
 def test_bad_input_ends_with_1_and_one_line(kind: str, models: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     weights = str(tmp_path / "other.safetensors")
     save_file({"other": torch.zeros(1)}, weights)
+    broken = tmp_path / "broken.py"
+    broken.write_text("import no_such_package")
     more, message = BAD[kind]
-    words = [word.format(models=models, weights=weights) for word in more]
+    words = [word.format(models=models, weights=weights, broken=broken, folder=tmp_path) for word in more]
     assert cli.main(arguments("compile", models, "make", "--json", *words)) == 1
     out, err = capfd.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 1
     assert message in err
+
+
+def test_code_that_fails_is_named_with_its_line(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = SOURCE.splitlines().index('    raise ValueError("two\\nlines")') + 1
+    assert cli.main(arguments("compile", models, "make_breaking")) == 1
+    said = f"{models}:make_breaking fails: ValueError: two lines, at {models}:{line}"
+    assert capsys.readouterr().err == f"foldfx: UsageError: {said}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["routes"]], ids=["foldfx", "foldfx routes"])
+def test_without_a_command_the_help_is_shown_as_it_is_laid_out(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[0].startswith("Usage: "), "\nCommands:\n" in err) == ("", True, True)
+
+
+def test_analyze_prints_every_value_whole_where_there_is_no_terminal(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("analyze", models)) == 0
+    out = capsys.readouterr().out
+    assert "relu depends on: token(ids), laid out [ids[0]][ids[1]][32]\n" in out
+    assert "…" not in out
+
+
+def test_analyze_prints_one_value_as_json(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments("analyze", models, "make", "--node", "relu", "--json")) == 0
+    (value,) = read(capsys)["values"]
+    assert (value["name"], value["token_only"]) == ("relu", True)
 
 
 def test_an_unknown_node_ends_with_1_and_names_the_nearest(models: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,3 +215,5 @@ def test_rules_about_a_run_need_one(run: Path, tmp_path: Path, capsys: pytest.Ca
     assert "max_fragile_tokens reads the report of a run; name its directory" in capsys.readouterr().err
     assert main(["diff", *sides(run), "--check", str(tmp_path / "absent.toml")]) == 1
     assert "there is no policy" in capsys.readouterr().err
+    assert main(["diff", *sides(run), "--check", str(tmp_path)]) == 1
+    assert f"there is no policy {tmp_path}, or it is no file" in capsys.readouterr().err

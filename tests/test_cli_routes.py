@@ -90,6 +90,14 @@ def test_a_model_without_token_only_routes_writes_nothing_and_says_why(file: Pat
     assert not path.exists()
 
 
+def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--factory", f"{file}:no_such_function", "--examples", f"{file}:examples"]
+    assert main(["routes", "export", str(file.parent), *words]) == 1
+    assert f"{file.parent} is a directory; name a file" in capsys.readouterr().err
+
+
 def test_routes_of_a_model_that_writes_an_attribute_are_exported_where_it_is_declared(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

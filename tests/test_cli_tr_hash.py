@@ -86,6 +86,15 @@ def test_build_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*BUILD[:2], "round_robin", *BUILD[3:]]) != 0
 
 
+def test_files_that_cannot_be_written_or_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "absent" / "table.safetensors"
+    assert cli.main([*BUILD, "--out", str(out)]) == 1
+    assert f"--out {out} cannot be written: " in capsys.readouterr().err
+    (text := tmp_path / "text").write_text("no tensors")
+    assert cli.main(["routes", "check", str(text)]) == 1
+    assert f"{text} is not a safetensors file: " in capsys.readouterr().err
+
+
 def checkpoint(folder: Path, **changes: torch.Tensor) -> Path:
     """Two layers of a model, as safetensors."""
     state = {}

@@ -26,6 +26,10 @@ class Limits:
         relative_l2: ‖candidate − reference‖₂ / max(‖reference‖₂, 1e-12), by dtype.
         wide_factor: how much further from a float64 reference, in relative L2, a low-precision candidate may be than
             the original is (which counts as at least one rounding, half the dtype's epsilon).
+
+    Raises:
+        TypeError: limits that are not given by dtype.
+        ValueError: a limit that is negative or NaN, or a dtype with `max_abs` alone.
     """
 
     max_abs: Mapping[torch.dtype, float] = field(
@@ -36,6 +40,18 @@ class Limits:
     )
     wide_factor: float = 1.5
 
+    def __post_init__(self) -> None:
+        for name, limits in (("max_abs", self.max_abs), ("relative_l2", self.relative_l2)):
+            if not isinstance(limits, Mapping) or not all(isinstance(dtype, torch.dtype) for dtype in limits):
+                raise TypeError(f"Limits: {name} is {limits!r}; pass a limit for each dtype, as in {{torch.float32: 1e-5}}")
+            for dtype, limit in limits.items():
+                if not limit >= 0:
+                    raise ValueError(f"Limits: {name} for {dtype} must be 0 or more, got {limit}")
+        if alone := [str(dtype) for dtype in self.max_abs if dtype not in self.relative_l2]:
+            raise ValueError(f"Limits: max_abs has {', '.join(alone)}, relative_l2 has not; give both")
+        if not self.wide_factor >= 0:
+            raise ValueError(f"Limits: wide_factor must be 0 or more, got {self.wide_factor}")
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "max_abs": {str(dtype): limit for dtype, limit in self.max_abs.items()},
@@ -43,6 +59,17 @@ class Limits:
             "relative_l2_floor": RELATIVE_FLOOR,
             "wide_factor": self.wide_factor,
         }
+
+
+def as_limits(limits: Limits | None) -> Limits:
+    """`limits`, or the defaults.
+
+    Raises:
+        TypeError: something else.
+    """
+    if limits is not None and not isinstance(limits, Limits):
+        raise TypeError(f"limits is {limits!r}; pass foldfx.Limits(max_abs={{torch.float32: …}}, relative_l2={{…}})")
+    return limits or Limits()
 
 
 EXACT = Limits(dict.fromkeys(Limits().max_abs, 0.0), dict.fromkeys(Limits().relative_l2, 0.0))

@@ -14,7 +14,7 @@ from ...analysis.example import Example, as_examples
 from ...analysis.observables import observed, underlying
 from ...errors import ExampleError
 from .evidence import Verification, verdict_on
-from .figures import Limits
+from .figures import Limits, as_limits
 from .observe import Observation, observe
 from .references import References
 
@@ -47,12 +47,12 @@ def verify(
     Raises:
         ExampleError: no examples, a malformed one, one the reference fails on, or one that is no call of `candidate`.
         CaptureError: an observable is in no module of one of the two, or is registered state.
-        TypeError: one of the two is not an `nn.Module`, or `observables` is no list of names.
+        TypeError: one of the two is not an `nn.Module`, `limits` are no `Limits`, or `observables` is no list of names.
     """
     for name, module in (("reference", reference), ("candidate", candidate)):
         if not isinstance(module, nn.Module):
             raise TypeError(f"the {name} is a {type(module).__name__}; pass an nn.Module, such as Result.module")
-    limits, calls = limits or Limits(), as_examples(examples)
+    limits, calls = as_limits(limits), as_examples(examples)
     references, other = References(observed(reference, observables), calls, limits), observed(candidate, observables)
     wrong, worst, unsure = references.compare(lambda place, seed: _found(other, calls[place], place, seed))
     return Verification(

@@ -48,10 +48,14 @@ class GraphBucketPlanner:
 
     Raises:
         ValueError: no bucket is given.
+        TypeError: something else than buckets is.
     """
 
     def __init__(self, buckets: Iterable[GraphBucket]) -> None:
-        self.buckets = tuple(sorted(set(buckets)))
+        given = tuple(buckets)
+        if not all(isinstance(bucket, GraphBucket) for bucket in given):
+            raise TypeError(f"buckets must be GraphBuckets, got {given!r}")
+        self.buckets = tuple(sorted(set(given)))
         if not self.buckets:
             raise ValueError("at least one CUDA Graph bucket is required")
 

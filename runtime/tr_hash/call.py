@@ -79,9 +79,13 @@ class Call(NamedTuple):
 
         Raises:
             TypeError: ids that are not integers, a table that is not bytes, or operands of several dtypes.
-            ValueError: shapes that do not fit, or an unknown setting.
+            ValueError: shapes that do not fit, ids or hidden states on meta alone, or an unknown setting.
         """
         require_integer_ids(self.token_ids)
+        if self.token_ids.is_meta != self.hidden.is_meta:
+            raise ValueError(
+                f"token_ids are on {self.token_ids.device}, hidden on {self.hidden.device}; move them to one device"
+            )
         require_possible(self.lowering, self.factors)
         if self.out_of_range not in OUT_OF_RANGE:
             raise ValueError(f"out_of_range must be one of {OUT_OF_RANGE}, not {self.out_of_range!r}")

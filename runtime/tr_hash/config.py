@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from .buckets import GraphBucket
 
@@ -20,7 +20,15 @@ OutOfRange = Literal["clamp", "error"]
 OUT_OF_RANGE: tuple[OutOfRange, ...] = ("clamp", "error")
 
 
-class TRHashStrategy(StrEnum):
+class _Setting(StrEnum):
+    """One of a few words; another one is refused with the list of them."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"{value!r} is not a valid {cls.__name__}; there are {[str(each) for each in cls]}")
+
+
+class TRHashStrategy(_Setting):
     """How a route table is constructed; the formulas are in `strategies`."""
 
     MODULO_CYCLIC = "modulo_cyclic"
@@ -30,21 +38,21 @@ class TRHashStrategy(StrEnum):
     HIERARCHICAL_HASH = "token_id_hierarchical_hash"
 
 
-class AttentionBackbone(StrEnum):
+class AttentionBackbone(_Setting):
     """The attention beside the layer; it changes nothing here."""
 
     GQA = "gqa"
     MHA = "mha"
 
 
-class Phase(StrEnum):
+class Phase(_Setting):
     """What the layer is built for; CUDA graphs serve inference alone."""
 
     TRAINING = "training"
     INFERENCE = "inference"
 
 
-class Precision(StrEnum):
+class Precision(_Setting):
     """The dtype the parameters are created in. FP8 and INT8 have no kernel yet: an engine refuses them."""
 
     FP32 = "fp32"
@@ -54,7 +62,7 @@ class Precision(StrEnum):
     INT8 = "int8"
 
 
-class Backend(StrEnum):
+class Backend(_Setting):
     """Who is asked to compute the layer."""
 
     AUTO = "auto"

@@ -19,8 +19,13 @@ def checked_table(config: TRHashEngineConfig, table: RouteTable) -> RouteTable:
     """`table`, if it is one for a layer of these sizes.
 
     Raises:
+        TypeError: it is no `RouteTable`.
         ValueError: another K, V or E.
     """
+    if not isinstance(table, RouteTable):
+        raise TypeError(
+            f"routes must be a RouteTable, got a {type(table).__name__}; RouteTable(experts, num_experts) makes one"
+        )
     found = table.top_k, table.vocab_size, table.num_experts
     expected = config.top_k, config.vocab_size, config.num_experts
     if found != expected:

@@ -132,7 +132,7 @@ def test_one_module_under_two_paths_has_one_attribute() -> None:
     assert foldfx.capture(model, (IDS,), observables=["again.logits"]).observables == {"again.logits": 1}
 
 
-@pytest.mark.parametrize("names", ["router.logits", [3]])
+@pytest.mark.parametrize("names", ["router.logits", [3], None])
 def test_a_list_of_names_is_asked_for(names: Any) -> None:
     with pytest.raises(TypeError, match="pass a list of names"):
         foldfx.capture(Model(), (IDS,), observables=names)

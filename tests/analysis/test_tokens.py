@@ -138,3 +138,19 @@ def test_an_input_that_holds_no_integers_carries_no_ids() -> None:
 def test_a_domain_is_a_positive_number(domain: Any) -> None:
     with pytest.raises(TokenInputError, match="domain must be a positive int"):
         TokenInput("ids", domain)
+
+
+@pytest.mark.parametrize("tokens", ["ids", ["ids"], {"ids": 7}, TokenInput("ids")], ids=["text", "texts", "mapping", "one"])
+def test_tokens_are_a_list_of_token_inputs(tokens: Any) -> None:
+    with pytest.raises(TokenInputError, match=r"tokens is .*; pass a list, such as \[foldfx.TokenInput\('ids'\)\]"):
+        domains(lambda m, ids, others: m.seven(ids), tokens)
+
+
+def test_an_input_is_stated_once() -> None:
+    with pytest.raises(TokenInputError, match="tokens states 'ids' more than once"):
+        domains(lambda m, ids, others: m.seven(ids), [TokenInput("ids"), TokenInput("ids", 3)])
+
+
+def test_reachable_ids_are_a_collection() -> None:
+    with pytest.raises(TokenInputError, match=r"reachable is 5; pass the ids"):
+        TokenInput("ids", reachable=5)  # type: ignore[arg-type]

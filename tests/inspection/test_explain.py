@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,8 +110,18 @@ def test_why_not(pass_name: str, name: str, says: str, run: Path, capsys: pytest
     assert says in capsys.readouterr().out
 
 
+def test_a_terminal_without_arrows_gets_them_escaped(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["explain", str(run), "lookup_default"]) == 0
+    sys.stdout.flush()
+    assert rb"lookup_default \u2192 embedding_default" in written.getvalue()
+
+
 def test_what_is_not_there_is_an_error(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DiffError, match=r"has a value 'tan'; did you mean one of \['tanh'\]"):
         explain(run, "tan")
     assert main(["explain", str(tmp_path), "tanh"]) == 1
     assert "so it is not a run directory" in capsys.readouterr().err.replace(f"so {tmp_path}", "so it")
+    assert main(["explain", str(run / "report.json"), "tanh"]) == 1
+    assert "report.json is not a run directory" in capsys.readouterr().err

@@ -35,6 +35,8 @@ FILES = {
     "old.json": ('{"outline_version": 0}', "has outline version 0, this foldfx reads 1"),
     "half.json": ('{"outline_version": 1, "values": [{}]}', "is not an outline of a graph"),
     "report.json": ("{}", "is a report, not a graph"),
+    "facts.json": ("{}", "is part of a run, not a graph"),
+    "run.json": ("{}", "is part of a run, not a graph"),
 }
 
 

@@ -149,3 +149,15 @@ def test_fuel_counts_and_leaves_out() -> None:
         fuel.take(f"rewrite {number}")
         endless.take("wrong")
     assert fuel.log == ["rewrite 0", "rewrite 1", "rewrite 2"]
+
+
+class ReturnsNothing:
+    name: ClassVar[str] = "returns_nothing"
+
+    def run(self, program: foldfx.Program, context: PassContext) -> PassResult:
+        return None  # type: ignore[return-value]
+
+
+def test_a_pass_returns_a_result(program: foldfx.Program) -> None:
+    with pytest.raises(PassError, match="pass returns_nothing: it returned a NoneType, not a PassResult"):
+        foldfx.Pipeline([ReturnsNothing()]).rewrite(program)

@@ -101,6 +101,20 @@ def test_missing_and_additional_tensors_and_other_versions_are_refused(tmp_path:
             RouteFile.load(rewritten(path, header, {key: tensor for key, tensor in tensors.items() if key != name}))
 
 
+@pytest.mark.parametrize("header", [[], {}, {"schema_version": 1, "routes": [{}]}], ids=["list", "empty", "half a decision"])
+def test_a_malformed_header_is_refused(header: Any, tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "file", header, {"x": torch.ones(1)})
+    with pytest.raises(RouteFileError, match=r"file: its entry foldfx_routes is malformed"):
+        RouteFile.load(path)
+
+
+def test_a_place_where_no_file_can_be_written_is_refused(tmp_path: Path) -> None:
+    for path, why in ((tmp_path, "is a directory; name a file"), (tmp_path / "absent" / "file", "there is no folder")):
+        with pytest.raises(RouteFileError, match=why):
+            RouteFile((routes(),), "").save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = RouteFile((routes(),), "old").save(tmp_path / "file")
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import foldfx
 from foldfx.passes import Figures, Limits
 from foldfx.passes.verification.compare import Comparison, compare_trees
 from foldfx.passes.verification.figures import exceeds, figures_of
@@ -128,3 +129,26 @@ def test_figures_against_numbers_worked_out_by_hand() -> None:
 def test_strides_do_not_count() -> None:
     value = torch.randn(3, 4)
     assert figures_of(value, value.t().contiguous().t()) == Figures()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"max_abs": {torch.float32: NAN}}, ValueError, r"max_abs for torch.float32 must be 0 or more, got nan"),
+        ({"relative_l2": {torch.float32: -1.0}}, ValueError, r"relative_l2 for torch.float32 must be 0 or more, got -1"),
+        ({"wide_factor": NAN}, ValueError, r"wide_factor must be 0 or more, got nan"),
+        ({"relative_l2": {torch.float32: 1.0}}, ValueError, r"max_abs has torch.float64, .*relative_l2 has not; give both"),
+        ({"max_abs": 1e-3}, TypeError, r"max_abs is 0.001; pass a limit for each dtype"),
+        ({"max_abs": {"float32": 1e-3}}, TypeError, r"max_abs is \{'float32': 0.001\}; pass a limit for each dtype"),
+    ],
+)
+def test_limits_that_limit_nothing_are_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Limits(**given)
+
+
+def test_limits_are_limits() -> None:
+    with pytest.raises(TypeError, match=r"limits is 0.001; pass foldfx.Limits"):
+        foldfx.Pipeline(limits=1e-3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"limits is 0.001; pass foldfx.Limits"):
+        foldfx.verify(torch.nn.Identity(), torch.nn.Identity(), [], limits=1e-3)  # type: ignore[arg-type]

@@ -107,6 +107,9 @@ def test_a_fault_in_the_graph_is_left_out_named_and_reproduced(
         assert found.difference.index is not None
         assert found.difference.found == found.difference.expected + 1
 
+    for number in (-1, len(result.counterexamples)):
+        with pytest.raises(IndexError, match=rf"no counterexample {number}: there are \d+, counted from 0"):
+            result.write_reproducer(tmp_path / "shown", number)
     script = result.write_reproducer(tmp_path / "shown")
     capsys.readouterr()
     assert run(script, monkeypatch) == 1

@@ -80,8 +80,8 @@ def test_the_pipelines_own_budget_counts_and_that_of_the_compile_when_revalidate
     assert found.tokens < found.domain == VOCABULARY
 
 
-@pytest.mark.parametrize("budget", [0, -1, -0.5, float("nan")])
-def test_a_budget_that_is_not_positive_is_refused(budget: float) -> None:
+@pytest.mark.parametrize("budget", [0, -1, -0.5, float("nan"), float("inf")])
+def test_a_budget_that_is_not_positive_and_finite_is_refused(budget: float) -> None:
     with pytest.raises(ValueError, match="time_budget must be a positive number of seconds"):
         foldfx.compile(Model(), examples(), time_budget=budget)
     with pytest.raises(ValueError, match="time_budget must be a positive number of seconds"):

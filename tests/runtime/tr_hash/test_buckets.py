@@ -32,6 +32,8 @@ def test_smallest_containing_bucket(call: tuple[int, int], chosen: tuple[int, in
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="at least one CUDA Graph bucket is required"):
         GraphBucketPlanner(())
+    with pytest.raises(TypeError, match=r"buckets must be GraphBuckets, got \(\(2, 3\),\)"):
+        GraphBucketPlanner([(2, 3)])  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"no CUDA Graph bucket can contain input shape \(3, 1\); there are \[\(2, 8\)\]"):
         planner((2, 8)).select(3, 1)
     for empty in ((0, 4), (4, 0)):

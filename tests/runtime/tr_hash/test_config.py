@@ -61,7 +61,10 @@ def test_defaults() -> None:
         ({"shared_width": -1}, "shared_width must be non-negative"),
         ({"expert_width": 0}, "expert_width must be positive"),
         ({"initializer_range": 0}, "initializer_range must be positive"),
-        ({"routing_strategy": "foo"}, "'foo' is not a valid TRHashStrategy"),
+        (
+            {"routing_strategy": "foo"},
+            r"'foo' is not a valid TRHashStrategy; there are \['modulo_cyclic', .*'token_id_multi_hash'",
+        ),
         ({"layer_index": -1}, "layer_index must be non-negative"),
         ({"route_hash_count": 1}, "route_hash_count must be between 2 and 8"),
         ({"route_hash_count": 9, "routing_strategy": "modulo_cyclic"}, "route_hash_count must be between 2 and 8"),

@@ -55,6 +55,14 @@ def test_other_ids_are_refused(dtype: torch.dtype) -> None:
         layer(hidden, ids.to(dtype))
 
 
+def test_ids_or_hidden_states_without_values_are_refused() -> None:
+    """The output was uninitialised memory."""
+    hidden, ids = inputs(torch.float32)
+    for call in ((hidden, ids.to("meta")), (hidden.to("meta"), ids)):
+        with pytest.raises(ValueError, match=r"token_ids are on (meta|cpu), hidden on (cpu|meta); move them to one device"):
+            engine()(*call)
+
+
 def test_ids_outside_are_clamped_or_refused() -> None:
     clamps = engine()
     hidden, ids = inputs(torch.float32)
@@ -271,6 +279,8 @@ def test_a_table_given_to_the_constructor() -> None:
     assert TRHashEngine(engine().config, routes=RouteTable(PLANTED, 4)).routes == RouteTable(PLANTED, 4)
     with pytest.raises(ValueError, match="K, V, E"):
         TRHashEngine(engine().config, routes=RouteTable(PLANTED, 8))
+    with pytest.raises(TypeError, match=r"routes must be a RouteTable, got a Tensor; RouteTable\(experts, num_experts\)"):
+        TRHashEngine(engine().config, routes=PLANTED)  # type: ignore[arg-type]
 
 
 def test_the_primary_weight() -> None:
