@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -10,14 +11,21 @@ from .._torch import flatten_inputs
 from ..analysis.example import Example
 from ..analysis.program import GUARDS, Domain, Program
 from ..runtime.guards import InputGuards
+from ..runtime.overlap import overlap
 from .verification.evidence import Verification
 
 
 def install_guards(
-    program: Program, captured: Program, verification: Verification, calls: Sequence[Example], gradients: str
+    program: Program,
+    captured: Program,
+    verification: Verification,
+    calls: Sequence[Example],
+    gradients: str,
+    dtypes: Mapping[str, frozenset[torch.dtype]],
 ) -> None:
     """Let the input check also hold ids to the ranks that were verified, sizes to those captured or compared, inputs that
-    were None to it, and calls to no gradients where these make a difference.
+    were None to it, inputs to the dtypes compared, what is written to memory of its own, and calls to no gradients where
+    these make a difference.
 
     Args:
         program: a rewritten program, whose graph need not know the structure of calls any more.
@@ -25,23 +33,39 @@ def install_guards(
         verification: what was verified of it.
         calls: the examples compared.
         gradients: what the original does otherwise with gradients on, or "".
+        dtypes: those of each input that is a tensor on which the program was compared.
     """
     places = {node.name: place for place, node in enumerate(program.input_nodes())}
     ranks = {name: (places[name], frozenset(admitted)) for name, admitted in verification.ranks.items()}
     reachable = {name: (places[name], _mask(domain)) for name, domain in program.tokens.items() if domain.reachable is not None}
     absent = [(name, places[name]) for name in places if program.input_nodes()[places[name]].meta["val"] is None]
     sizes = program.module.get_submodule(GUARDS)
-    least = _least_sizes(captured, calls)
-    program.module.add_submodule(GUARDS, InputGuards(sizes, ranks, reachable, absent, least, gradients))
+    given = [flatten_inputs(captured.module, call.args, dict(call.kwargs)) for call in calls]
+    least = _least_sizes(captured, given)
+    admitted = {name: (places[name], each) for name, each in dtypes.items()}
+    apart = _apart(captured, given)
+    guards = InputGuards(sizes, ranks, reachable, absent, least, gradients, admitted, apart)
+    program.module.add_submodule(GUARDS, guards)
 
 
-def _least_sizes(captured: Program, calls: Sequence[Example]) -> list[tuple[str, int, int, int, int]]:
+def _apart(captured: Program, given: Sequence[Sequence[Any]]) -> list[tuple[str, int, str, int]]:
+    """Every input that is written, and each other tensor whose memory was not part of it in a call compared."""
+    tensors = [(place, node) for place, node in enumerate(captured.input_nodes()) if isinstance(node.meta["val"], torch.Tensor)]
+    return [
+        (node.name, place, other.name, at)
+        for place, node in tensors
+        for at, other in tensors
+        if node.name in captured.effects.mutated_inputs and at != place
+        if not any(overlap(each[place], each[at]) for each in given)
+    ]
+
+
+def _least_sizes(captured: Program, given: Sequence[Sequence[Any]]) -> list[tuple[str, int, int, int, int]]:
     """Of every size that neither the capture nor a call compared follows down to 0.
 
     Returns:
         The input, its place and rank, the dimension and the least size of each.
     """
-    given = [flatten_inputs(captured.module, call.args, dict(call.kwargs)) for call in calls]
     found = []
     for place, node in enumerate(captured.input_nodes()):
         shape = node.meta["val"].shape if isinstance(node.meta["val"], torch.Tensor) else ()

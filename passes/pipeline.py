@@ -29,7 +29,7 @@ from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
 from .verification.figures import Limits
 from .verification.gradients import change_by_gradients
-from .verification.probing import without_failing_sizes
+from .verification.probing import admitted_dtypes, without_failing_sizes
 from .verify import Verifier, require_calls
 
 Step = tuple[str, Program]
@@ -224,7 +224,8 @@ class Pipeline:
         final = built.candidate if accepted else program.copy()
         given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
-        install_guards(final, program, verification, calls, gradients)
+        dtypes = admitted_dtypes(reference, final, calls, self.limits)
+        install_guards(final, program, verification, calls, gradients, dtypes)
         return Run(
             program,
             final,

@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import AutocastError, GradientsError, TokenRankError, TrainingModeError, UnreachableTokenError
+from .._torch import is_traced
+from ..errors import AutocastError, CallError, GradientsError, TokenRankError, TrainingModeError, UnreachableTokenError
+from .overlap import overlap
 
 
 class InputGuards(nn.Module):
     """Refuses calls the program was not captured and verified for.
 
     Export checks sizes and specialised numbers, but not the number of dimensions: a graph with `softmax(dim=1)` runs
-    on ids of another rank and means something else there. Nor does it check that a size it took for 2 or more is.
+    on ids of another rank and means something else there. Nor does it check that a size it took for 2 or more is, nor
+    dtypes, on which a model may branch, nor that what it writes is no other input's memory.
 
     Args:
         sizes: export's own guard module, called with every input.
@@ -25,6 +28,8 @@ class InputGuards(nn.Module):
         absent: the names and places of the inputs that were None at capture, which export does not check.
         least: (name, place, rank, dimension, least size) where a size of an input of that rank may not be smaller.
         gradients: what the original does otherwise with gradients on, which are refused then; "" admits them.
+        dtypes: for each input that was a tensor its place, and the dtypes admitted.
+        apart: (name, place, name, place) of an input that the program writes and another that must not share its memory.
     """
 
     _is_impure = True  # torch.fx: a call that dead-code elimination keeps
@@ -37,6 +42,8 @@ class InputGuards(nn.Module):
         absent: Collection[tuple[str, int]] = (),
         least: Collection[tuple[str, int, int, int, int]] = (),
         gradients: str = "",
+        dtypes: Mapping[str, tuple[int, frozenset[torch.dtype]]] = MappingProxyType({}),
+        apart: Collection[tuple[str, int, str, int]] = (),
     ) -> None:
         super().__init__()
         self.sizes = sizes
@@ -45,12 +52,16 @@ class InputGuards(nn.Module):
         self.absent = tuple(absent)
         self.least = tuple(least)
         self.gradients = gradients
+        self.dtypes = dict(dtypes)
+        self.apart = tuple(apart)
         self.eval()
 
     def forward(self, *inputs: Any) -> None:
         """Check every input, in placeholder order.
 
         Raises:
+            CallError: an input is no tensor of a dtype that is admitted, or shares memory with one that is written. The latter
+                is not checked while tracing.
             TokenRankError: token ids with a number of dimensions that is not admitted.
             UnreachableTokenError: an id the tables do not hold, because it was said not to occur. Not checked while
                 tracing; such an id then raises where it is looked up.
@@ -70,6 +81,8 @@ class InputGuards(nn.Module):
                 raise AssertionError(
                     f"input {name} was None when this program was captured, so it is not read; give an example with it"
                 )
+        for name, (place, dtypes) in self.dtypes.items():
+            _refuse_other_dtypes(name, inputs[place], dtypes)
         for name, (place, admitted) in self.ranks.items():
             ids = inputs[place]
             if isinstance(ids, torch.Tensor) and ids.dim() not in admitted:
@@ -92,6 +105,8 @@ class InputGuards(nn.Module):
                     f"gradients are on, and with them the model does something else than this program: {self.gradients}. Call "
                     "it under torch.no_grad() or torch.inference_mode()"
                 )
+            for name, place, other, at in self.apart:
+                _refuse_shared(name, inputs[place], other, inputs[at])
             for name, (place, mask) in self.reachable.items():
                 _refuse_unreachable(name, inputs[place], mask)
         self.sizes(*inputs)
@@ -101,6 +116,23 @@ def _refuse_autocast(inputs: tuple[Any, ...]) -> None:
     device = next((value.device.type for value in inputs if isinstance(value, torch.Tensor)), "cpu")
     if torch.is_autocast_enabled(device):
         raise AutocastError(f"autocast is on for {device}; a program captured without it would compute other values under it")
+
+
+def _refuse_other_dtypes(name: str, value: Any, admitted: frozenset[torch.dtype]) -> None:
+    found = getattr(value, "dtype", type(value))
+    if found not in admitted:
+        raise CallError(
+            f"input {name} is {found}; this program was captured and verified for {sorted(map(str, admitted))}, and the model "
+            "may do something else with another dtype. Convert it, or give an example of that dtype"
+        )
+
+
+def _refuse_shared(written: str, value: torch.Tensor, other: str, beside: torch.Tensor) -> None:
+    if not is_traced(value) and overlap(value, beside):
+        raise CallError(
+            f"input {written}, which is written, shares memory with input {other}; this program reads {other} as it was before "
+            "the write. Pass a clone, or give an example of such a call"
+        )
 
 
 def _refuse_unreachable(name: str, ids: torch.Tensor, mask: torch.Tensor) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import sympy
+import torch
 from torch import nn
 
-from ..._torch import size_expression, static_size
+from ..._torch import flatten_inputs, size_expression, static_size
 from ...analysis.example import Example
 from ...analysis.program import Program
 from .compare import compare_calls
 from .counterexample import Counterexample, counterexamples
 from .figures import Limits
 from .observe import observe, observe_program
-from .variants import first_replaced, in_rank, resized, with_tokens
+from .variants import first_replaced, in_dtype, in_rank, resized, with_tokens
 
 RANKS = (0, 1, 2, 3)
+
+ID_DTYPES = (torch.int32, torch.int64)
+"""What tables are looked up with."""
 
 FATAL = ("cuda",)
 """Devices on which a read outside a table is no exception: it ends all work of the process there."""
@@ -107,3 +111,25 @@ def admitted_ranks(
         if probes and all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
             ranks.add(rank)
     return {name: tuple(sorted(ranks))}
+
+
+def admitted_dtypes(
+    original: nn.Module, candidate: Program, examples: Sequence[Example], limits: Limits
+) -> dict[str, frozenset[torch.dtype]]:
+    """Dtypes of the inputs on which candidate and original were compared: of the examples, and others of token ids.
+
+    Another dtype of ids is tried on the first example, and on the last ids of the domain in its shape.
+    """
+    given = [flatten_inputs(candidate.module, example.args, dict(example.kwargs)) for example in examples]
+    admitted = {
+        node.name: {node.meta["val"].dtype, *(each[place].dtype for each in given if isinstance(each[place], torch.Tensor))}
+        for place, node in enumerate(candidate.input_nodes())
+        if isinstance(node.meta["val"], torch.Tensor)
+    }
+    for name in candidate.tokens:
+        for dtype in set(ID_DTYPES) - admitted[name]:
+            probes = in_dtype(candidate, examples[0], name, dtype)
+            calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
+            if all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
+                admitted[name].add(dtype)
+    return {name: frozenset(dtypes) for name, dtypes in admitted.items()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
-from foldfx.errors import FoldfxError, GradientsError, TokenRankError, TrainingModeError
+from foldfx.errors import CallError, FoldfxError, GradientsError, TokenRankError, TrainingModeError
 from foldfx.runtime import InputGuards
 
 
@@ -81,3 +82,23 @@ def test_gradients_are_refused_where_they_make_a_difference() -> None:
     with torch.no_grad():
         guards(torch.zeros(1))
     InputGuards(Sizes(), {})(torch.zeros(1))
+
+
+def test_dtypes_that_are_not_admitted_are_refused_before_ranks() -> None:
+    dtypes = {"mask": (0, frozenset({torch.bool, torch.float32}))}
+    guards = InputGuards(Sizes(), {"mask": (0, frozenset({1}))}, dtypes=dtypes)
+    for dtype in (torch.bool, torch.float32):
+        guards(torch.zeros(1, dtype=dtype))
+    for other in (torch.zeros(1, 1, dtype=torch.int64), 1.0, None):
+        with pytest.raises(CallError, match=r"verified for \['torch.bool', 'torch.float32'\]"):
+            guards(other)
+
+
+def test_what_is_written_stands_apart() -> None:
+    guards = InputGuards(Sizes(), {}, apart=[("cache", 1, "key", 0)])
+    line = torch.zeros(6)
+    guards(line[::2], line[1::2])
+    with pytest.raises(CallError, match="input cache, which is written, shares memory with input key"):
+        guards(line[:3], line[2:])
+    with FakeTensorMode():
+        guards(torch.zeros(3), torch.zeros(3))
