@@ -60,6 +60,21 @@ def in_dtype(program: Program, example: Example, name: str, dtype: torch.dtype) 
     return [probe for probe in probes if probe is not None]
 
 
+def laid_out_otherwise(program: Program, example: Example, name: str) -> Example | None:
+    """The example with the elements of one input elsewhere in memory: contiguous, or neither that nor in their order.
+
+    None where it has too few for that.
+    """
+    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    place = [node.name for node in program.input_nodes()].index(name)
+    value = leaves[place]
+    order = range(value.dim(), -1, -1)
+    turned = torch.stack([value, value]).permute(*order).contiguous().permute(*order)[0]
+    leaves[place] = turned if value.is_contiguous() else value.contiguous()
+    args, kwargs = spec.unflatten(leaves)
+    return None if leaves[place].is_contiguous() == value.is_contiguous() else Example(args, kwargs)
+
+
 def in_rank(program: Program, example: Example, name: str, rank: int) -> list[Example]:
     """The example with every token axis merged and dealt out again in `rank` dimensions, in every input that has them.
 

@@ -86,6 +86,19 @@ def test_a_dtype_that_no_example_had_is_refused(agree: Agree) -> None:
             result.module(ids(), mask)
 
 
+@pytest.mark.parametrize("captured", [2, 2.0, 1, True], ids=repr)
+def test_an_equal_number_of_another_type_is_refused(captured: float, agree: Agree) -> None:
+    model = Scores()
+    model.forward = lambda ids, factor: model.scores(ids) + (ids * factor).sum()  # type: ignore[assignment,misc]
+    result = foldfx.compile(model, [foldfx.Example((ids(), captured))])
+    assert result.accepted
+    call = ids(), captured
+    agree(model(*call), result.module(*call))
+    other = float(captured) if isinstance(captured, int) else int(captured)
+    with pytest.raises(CallError, match=rf"input factor is {type(other).__name__}; .*\['{type(captured).__name__}'\]"):
+        result.module(ids(), other)
+
+
 def test_a_dtype_that_an_example_had_is_admitted(agree: Agree) -> None:
     model = Scores()
     model.forward = lambda ids, mask: model.scores(ids) * mask[..., None]  # type: ignore[assignment,misc]
@@ -120,3 +133,95 @@ def test_ids_of_another_width_are_refused_where_some_id_means_something_else(fir
     agree(model(call), result.module(call))
     with pytest.raises(CallError, match=r"input ids is torch\.int32"):
         result.module(call.int())
+
+
+class Strided(Scores):
+    """Asks how its ids lie in memory."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.scores(ids) + ids.stride(-1)
+
+
+class Flattened(Scores):
+    """Needs a copy of what is not contiguous, which a trace of what is does not make."""
+
+    def forward(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.scores(ids), hidden.reshape(-1)
+
+
+def test_a_layout_that_means_something_else_is_refused(agree: Agree) -> None:
+    model = Strided()
+    result = foldfx.compile(model, [foldfx.Example((ids(),))])
+    assert result.accepted
+    call = ids()
+    agree(model(call), result.module(call))
+    for other in (ids().mT.contiguous().mT, torch.randint(VOCABULARY, (3, 10))[:, ::2]):
+        with pytest.raises(CallError, match="input ids is not contiguous"):
+            result.module(other)
+
+
+def test_a_layout_the_graph_cannot_view_is_refused_by_name(agree: Agree) -> None:
+    model = Flattened()
+    result = foldfx.compile(model, [foldfx.Example((ids(), torch.randn(6, 4)))])
+    assert result.accepted
+    call = ids().mT.contiguous().mT, torch.randn(6, 4)
+    for one, other in zip(model(*call), result.module(*call), strict=True):
+        agree(one, other)
+    with pytest.raises(CallError, match="input hidden is not contiguous"):
+        result.module(ids(), torch.randn(4, 6).mT)
+
+
+def test_layouts_that_mean_the_same_are_admitted(agree: Agree) -> None:
+    model = Scores()
+    model.forward = lambda ids, hidden: model.scores(ids) + hidden  # type: ignore[assignment,misc]
+    result = foldfx.compile(model, [foldfx.Example((ids(), torch.randn(5, 4)))])
+    assert result.accepted
+    for call in ((ids().mT.contiguous().mT, torch.randn(4, 5).mT), (ids()[:1].expand(3, 5), torch.randn(5, 8)[:, ::2])):
+        agree(model(*call), result.module(*call))
+
+
+def test_a_layout_that_only_outputs_take_over_is_admitted(agree: Agree) -> None:
+    """The original's output is contiguous whatever its ids are."""
+    model = Scores()
+    model.register_buffer("order", torch.randperm(VOCABULARY))
+    model.forward = lambda ids: model.scores(model.order[ids])  # type: ignore[assignment,misc,operator]
+    result = foldfx.compile(model, [foldfx.Example((ids(),))])
+    assert result.accepted
+    call = ids().mT.contiguous().mT
+    agree(model(call), result.module(call).contiguous())
+
+
+def test_a_number_of_dimensions_that_no_example_had_is_refused(agree: Agree) -> None:
+    """Of an input beside the ids, which export checks no more than theirs."""
+    model = Scores()
+    model.forward = lambda ids, by: model.scores(ids) * by if by.dim() == 0 else model.scores(ids) + by  # type: ignore[assignment,misc]
+    result = foldfx.compile(model, [foldfx.Example((ids(), torch.tensor(2.0)))])
+    assert result.accepted
+    call = ids(), torch.tensor(3.0)
+    agree(model(*call), result.module(*call))
+    with pytest.raises(CallError, match=r"the inputs have \(2, 1\) dimensions.*\(2, 0\)"):
+        result.module(ids(), torch.randn(4))
+
+
+def test_ids_may_have_the_numbers_of_dimensions_tried_beside_inputs_that_keep_theirs(agree: Agree) -> None:
+    model = Scores()
+    model.forward = lambda ids, hidden: model.scores(ids) + hidden  # type: ignore[assignment,misc]
+    result = foldfx.compile(model, [foldfx.Example((ids(), torch.randn(4)))])
+    assert result.accepted
+    for shape in ((), (6,), (2, 3), (2, 3, 2)):
+        call = torch.randint(VOCABULARY, shape), torch.randn(4)
+        agree(model(*call), result.module(*call))
+    with pytest.raises(CallError, match=r"the inputs have \(1, 2\) dimensions"):
+        result.module(torch.randint(VOCABULARY, (5,)), torch.randn(5, 4))
+
+
+def test_numbers_of_dimensions_that_examples_have_are_admitted(agree: Agree) -> None:
+    model = Scores()
+    model.forward = lambda ids, hidden: model.scores(ids).sum((0, 1)) + hidden.sum()  # type: ignore[assignment,misc]
+    calls = (ids(), torch.randn(4)), (ids(), torch.randn(4, 2))
+    result = foldfx.compile(model, [foldfx.Example(call) for call in calls])
+    assert result.accepted
+    for call in calls:
+        agree(model(*call), result.module(*call))
+    with pytest.raises(CallError, match=r"the inputs have \(2, 3\) dimensions.*\(2, 1\), \(2, 2\)"):
+        result.module(ids(), torch.randn(4, 2, 1))
