@@ -14,10 +14,14 @@ import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, Proxy
+from torch.fx._pytree import tree_flatten_spec
+from torch.fx.graph import _PyTreeCodeGen
 from torch.nn.modules import module as _module
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .errors import CallError
 
 GLOBAL_HOOK_TABLES = (
     "_global_forward_hooks",
@@ -191,10 +195,60 @@ def flatten_inputs(module: GraphModule, args: tuple[Any, ...], kwargs: dict[str,
     return leaves
 
 
+class ExactCalls(_PyTreeCodeGen):
+    """Generates a `forward` that takes calls of the captured structure alone.
+
+    What torch generates reads the elements of a list, and the keys of a dict, that were there at capture, and no others.
+    """
+
+    def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
+        """The line that takes a call apart, by `exact_leaves`."""
+        bindings = super().gen_var_bindings(fn_args, free_vars, expanded_def)
+        return bindings.replace("fx_pytree.tree_flatten_spec(", f"{exact_leaves.__name__}(")
+
+    def additional_globals(self) -> list[tuple[str, Any]]:
+        """What the generated code names."""
+        return [*super().additional_globals(), (exact_leaves.__name__, exact_leaves)]
+
+
+def take_exact_calls(graph: Graph) -> None:
+    """Let the code of an exported graph, which knows the structure of calls, take no others."""
+    graph.set_codegen(ExactCalls(graph._codegen.pytree_info))  # type: ignore[attr-defined]
+
+
+def exact_leaves(call: Any, spec: Any) -> list[Any]:
+    """The leaves of a call `([*args], kwargs)`, whose dicts may hold their keys in another order.
+
+    Raises:
+        CallError: its structure is not `spec`.
+    """
+    args, kwargs = call
+    if not _has_structure((tuple(args), kwargs), spec):
+        found = _pytree.tree_structure((tuple(args), kwargs))
+        raise CallError(
+            f"the call has structure {_on_one_line(found)}, but this program was captured with {_on_one_line(spec)}; what it "
+            "was not captured with it does not read. Compile the model with an example of such a call"
+        )
+    return tree_flatten_spec(call, spec)
+
+
+def _has_structure(tree: Any, spec: Any) -> bool:
+    if isinstance(tree, Proxy):
+        return True
+    if type(tree) is not spec.type or spec.type not in (dict, list, tuple):
+        return bool(_pytree.tree_structure(tree) == spec)
+    parts = [tree[key] for key in spec.context if key in tree] if spec.type is dict else tree
+    return len(tree) == len(parts) == spec.num_children and all(map(_has_structure, parts, spec.children()))
+
+
 def call_structure(module: GraphModule) -> tuple[str, str] | None:
     """The pytrees of arguments and results as text; None where the graph takes its placeholders one by one."""
     info = getattr(module.graph._codegen, "pytree_info", None)
-    return None if info is None else (" ".join(str(info.in_spec).split()), " ".join(str(info.out_spec).split()))
+    return None if info is None else (_on_one_line(info.in_spec), _on_one_line(info.out_spec))
+
+
+def _on_one_line(spec: Any) -> str:
+    return " ".join(str(spec).split())
 
 
 def copy_graph(graph: Graph) -> Graph:

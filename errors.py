@@ -31,6 +31,10 @@ class LoweringError(FoldfxError):
     """A semantic node found no provider, or a required provider declined it."""
 
 
+class CallError(FoldfxError, TypeError):
+    """A folded program was called with arguments of another kind than it was captured and verified for."""
+
+
 class TokenRankError(FoldfxError, ValueError):
     """Token ids arrived with a number of dimensions the program was not verified for."""
 

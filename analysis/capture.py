@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule
 
-from .._torch import is_fake, static_size, storage_key, tree_flatten, tree_map
+from .._torch import is_fake, static_size, storage_key, take_exact_calls, tree_flatten, tree_map
 from ..errors import CaptureError, ExampleError
 from .attributes import AttributeWatch
 from .audit import audit, nested_tensors_refused
@@ -280,6 +280,7 @@ def _plain_module(exported: ExportedProgram) -> GraphModule:
     """The exported graph with state as `get_attr` under the original names, and without export's module hooks."""
     stateful = exported.module()
     assert isinstance(stateful, GraphModule)
+    take_exact_calls(stateful.graph)
     module = graph_module(stateful, stateful.graph)
     module.eval()
     return module

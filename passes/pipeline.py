@@ -30,7 +30,7 @@ from .verification.counterexample import Counterexample
 from .verification.evidence import Verdict, Verification
 from .verification.figures import Limits, as_limits
 from .verification.gradients import change_by_gradients
-from .verification.probing import without_failing_sizes
+from .verification.probing import admitted_kinds, admitted_layouts, without_failing_sizes
 from .verify import Verifier, require_calls
 
 Step = tuple[str, Program]
@@ -231,7 +231,9 @@ class Pipeline:
         final = built.candidate if accepted else program.copy()
         given_up = [("rollback", final)] if built.modified and not accepted else []
         own_written_buffers(final.module, final.effects)
-        install_guards(final, program, verification, calls, gradients)
+        kinds = admitted_kinds(reference, final, calls, self.limits)
+        layouts = admitted_layouts(reference, final, calls, self.limits)
+        install_guards(final, program, verification, calls, gradients, kinds, layouts)
         return Run(
             program,
             final,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sympy
@@ -14,6 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
 from foldfx import _torch
+from foldfx.errors import CallError
 
 aten = torch.ops.aten
 
@@ -57,6 +61,15 @@ def test_sizes() -> None:
     assert _torch.static_size(symbolic) is None
     assert _torch.static_size(static) == 4
     assert _torch.static_size(symbolic - symbolic) == 0
+
+
+def test_the_text_of_sizes_is_that_of_str_and_is_derived_once() -> None:
+    symbolic = next(node for node in exported().graph.nodes if node.op == "placeholder").meta["val"].shape[0]
+    known: dict[object, str] = {}
+    sizes = (symbolic, 2 * symbolic, symbolic - symbolic, 4, symbolic)
+    assert _torch.size_texts(sizes, known) == tuple(map(str, sizes))
+    assert len(known) == 4
+    assert _torch.size_texts((symbolic,), dict.fromkeys(known, "kept")) == ("kept",)
 
 
 def test_sizes_that_depend_on_data() -> None:
@@ -159,8 +172,54 @@ def test_inputs_and_outputs_of_a_captured_graph() -> None:
             _torch.flatten_inputs(module, args, kwargs)
 
 
+CAPTURED = ([torch.ones(2)], {"a": 1, "b": (2, [3])})
+CALLS: dict[str, tuple[Any, bool]] = {
+    "as captured": (([4], {"a": 5, "b": (6, [7])}), True),
+    "keys in another order": (([4], {"b": (6, [7]), "a": 5}), True),
+    "an argument more": (([4, 5], {"a": 5, "b": (6, [7])}), False),
+    "a key more": (([4], {"a": 5, "b": (6, [7]), "c": 8}), False),
+    "a key less": (([4], {"b": (6, [7])}), False),
+    "another key": (([4], {"a": 5, "c": (6, [7])}), False),
+    "an element more": (([4], {"a": 5, "b": (6, [7, 8])}), False),
+    "an element less": (([4], {"a": 5, "b": (6, [])}), False),
+    "a list for a tuple": (([4], {"a": 5, "b": [6, [7]]}), False),
+    "a list for a number": (([[4]], {"a": 5, "b": (6, [7])}), False),
+    "a dict of another class": (([4], OrderedDict(a=5, b=(6, [7]))), False),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_leaves_of_calls_of_one_structure(case: str) -> None:
+    spec = _torch.tree_flatten((tuple(CAPTURED[0]), CAPTURED[1]))[1]
+    call, taken = CALLS[case]
+    if taken:
+        assert _torch.exact_leaves(call, spec) == [4, 5, 6, 7]
+        return
+    with pytest.raises(CallError, match=r"the call has structure .*but this program was captured with"):
+        _torch.exact_leaves(call, spec)
+    args, kwargs = call
+    assert not _torch._has_structure((tuple(args), kwargs), spec)
+
+
+def test_an_exported_graph_takes_exact_calls() -> None:
+    """Torch's own code drops what it was not captured with; copies and traces keep working."""
+    module = exported()
+    ids, other = torch.ones(2, 4), torch.ones(2, 4)
+    more = {"other": other, "another": other}
+    graph = _torch.copy_graph(module.graph)
+    assert torch.equal(GraphModule(module, graph)(ids, more)["sum"], ids + other)
+    _torch.take_exact_calls(graph)
+    assert isinstance(graph._codegen, type(_torch.ExactCalls(graph._codegen.pytree_info)))  # type: ignore[attr-defined]
+    for exact in (GraphModule(module, graph), copy.deepcopy(GraphModule(module, _torch.copy_graph(graph)))):
+        assert torch.equal(exact(ids, {"other": other})["sum"], ids + other)
+        with pytest.raises(CallError):
+            exact(ids, more)
+        assert torch.equal(torch.fx.symbolic_trace(exact)(ids, {"other": other})["sum"], ids + other)
+
+
 def test_call_structure() -> None:
     inputs, outputs = _torch.call_structure(exported()) or ("", "")
+    assert _torch._on_one_line(_torch.tree_flatten((1, [2]))[1]) == "TreeSpec(tuple, None, [*, TreeSpec(list, None, [*])])"
     assert (
         inputs == "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*, TreeSpec(dict, ['other'], [*])]), TreeSpec(dict, [], [])])"
     )

@@ -44,7 +44,8 @@ def _tensors(name: str, value: object, depth: int) -> Iterator[tuple[str, torch.
 
 
 def plain_attributes(module: nn.Module) -> dict[str, str]:
-    """The class of every submodule, its public attributes that are plain values, and the code of graph modules, by name.
+    """The class of every submodule, its public attributes that are plain values, those of the class among them, and the code of
+    graph modules, by name.
 
     `training` is not among them: see `disturbances`.
     """
@@ -58,9 +59,10 @@ def plain_attributes(module: nn.Module) -> dict[str, str]:
 
 
 def _public(module: nn.Module) -> dict[str, str]:
+    of_class = {name: value for each in reversed(type(module).__mro__) for name, value in vars(each).items()}
     return {
         name: repr(value)
-        for name, value in vars(module).items()
+        for name, value in (of_class | vars(module)).items()
         if not name.startswith("_") and name != "training" and _is_plain(value)
     }
 

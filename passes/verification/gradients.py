@@ -27,11 +27,11 @@ def change_by_gradients(original: nn.Module, example: Example, limits: Limits) -
     found = observe(original, example, gradients=True)
     if found.error is not None:
         return ""
-    return "; ".join(map(str, compare_calls(_values(found), _values(without), limits).differences))
+    return "; ".join(map(str, compare_calls(values_of(found), values_of(without), limits).differences))
 
 
-def _values(found: Observation) -> Observation:
-    """Without gradients and memory layouts, which fast paths choose otherwise."""
+def values_of(found: Observation) -> Observation:
+    """What was observed without gradients and memory layouts, which fast paths choose otherwise."""
 
     def plain(leaf: Any) -> Any:
         return leaf.detach().clone(memory_format=torch.contiguous_format) if isinstance(leaf, torch.Tensor) else leaf

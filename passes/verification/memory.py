@@ -6,30 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from ..._torch import leaf_paths, tree_flatten
+from ...runtime.overlap import Addresses
 
 STATE = "the module's state"
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A tensor a caller can reach, by its addresses; `__array_interface__` lets NumPy compute with them unread."""
+    """A tensor a caller can reach, by its addresses."""
 
     path: str
-    device: str
-    start: int
-    stop: int
+    at: Addresses
     returned: bool
-    __array_interface__: dict[str, Any]
-
-
-def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether some byte belongs to an element of both; exact for any strides, on any device."""
-    return _overlap(_place("", one, False), _place("", other, False))
 
 
 def shared_memory(outputs: Any, inputs: Any, module: nn.Module) -> frozenset[tuple[str, str]]:
@@ -44,10 +36,10 @@ def shared_memory(outputs: Any, inputs: Any, module: nn.Module) -> frozenset[tup
     places += [_place(STATE, tensor, False) for tensor in (*module.parameters(), *module.buffers()) if _has_memory(tensor)]
     found: set[tuple[str, str]] = set()
     active: list[_Place] = []
-    for place in sorted(places, key=lambda each: (each.device, each.start)):
-        active = [each for each in active if each.device == place.device and each.stop > place.start]
+    for place in sorted(places, key=lambda each: (each.at.device, each.at.start)):
+        active = [each for each in active if each.at.device == place.at.device and each.at.stop > place.at.start]
         pairs = [(each, place) if each.returned else (place, each) for each in active if each.returned or place.returned]
-        found |= {_ordered(one, other) for one, other in pairs if _overlap(one, other)}
+        found |= {_ordered(one, other) for one, other in pairs if one.at.overlap(other.at)}
         active.append(place)
     return frozenset(found)
 
@@ -58,17 +50,8 @@ def _ordered(one: _Place, other: _Place) -> tuple[str, str]:
     return one.path, other.path
 
 
-def _overlap(one: _Place, other: _Place) -> bool:
-    return one.device == other.device and bool(np.shares_memory(np.asarray(one), np.asarray(other)))
-
-
 def _place(path: str, tensor: torch.Tensor, returned: bool) -> _Place:
-    size, start = tensor.element_size(), tensor.data_ptr()
-    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    stop = start + (last + 1) * size if tensor.numel() else start
-    strides = tuple(stride * size for stride in tensor.stride())
-    addresses = {"version": 3, "data": (start, False), "shape": tuple(tensor.shape), "strides": strides, "typestr": f"|V{size}"}
-    return _Place(path, str(tensor.device), start, stop, returned, addresses)
+    return _Place(path, Addresses.of(tensor), returned)
 
 
 def _leaves(tree: Any) -> Iterable[tuple[str, torch.Tensor]]:

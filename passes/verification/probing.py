@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import sympy
+import torch
 from torch import nn
 
-from ..._torch import size_expression, static_size
+from ..._torch import size_expression, static_size, tree_flatten
 from ...analysis.example import Example
 from ...analysis.program import Program
+from ...runtime.guards import Kind, kind_of
 from .compare import compare_calls
 from .counterexample import Counterexample, counterexamples
 from .figures import Limits
-from .observe import observe, observe_program
-from .variants import first_replaced, in_rank, resized, with_tokens
+from .gradients import values_of
+from .observe import Observation, observe, observe_program
+from .variants import first_replaced, in_dtype, in_rank, laid_out_otherwise, resized, with_tokens
 
 RANKS = (0, 1, 2, 3)
+
+ID_DTYPES = (torch.int32, torch.int64)
+"""What tables are looked up with."""
 
 FATAL = ("cuda",)
 """Devices on which a read outside a table is no exception: it ends all work of the process there."""
@@ -107,3 +113,51 @@ def admitted_ranks(
         if probes and all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
             ranks.add(rank)
     return {name: tuple(sorted(ranks))}
+
+
+def admitted_kinds(
+    original: nn.Module, candidate: Program, examples: Sequence[Example], limits: Limits
+) -> dict[str, frozenset[Kind]]:
+    """Kinds of inputs on which candidate and original were compared: those of the examples, and other dtypes of token ids.
+
+    Another dtype of ids is tried on the first example, and on the last ids of the domain in its shape.
+    """
+    given = [tree_flatten((example.args, dict(example.kwargs)))[0] for example in examples]
+    admitted = {
+        node.name: {kind_of(node.meta["val"]), *(kind_of(each[place]) for each in given)}
+        for place, node in enumerate(candidate.input_nodes())
+        if node.meta["val"] is not None
+    }
+    for name in candidate.tokens:
+        for dtype in set(ID_DTYPES) - admitted[name]:
+            probes = in_dtype(candidate, examples[0], name, dtype)
+            calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
+            if all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
+                admitted[name].add(dtype)
+    return {name: frozenset(kinds) for name, kinds in admitted.items()}
+
+
+def admitted_layouts(
+    original: nn.Module, candidate: Program, examples: Sequence[Example], limits: Limits
+) -> dict[str, frozenset[bool]]:
+    """Whether inputs were contiguous where candidate and original were compared: in the examples, and otherwise.
+
+    A trace takes what a model asks of strides, and whether a view of other sizes needs a copy, from the example. How outputs
+    lie in memory is not compared.
+    """
+    given = [tree_flatten((example.args, dict(example.kwargs)))[0] for example in examples]
+    admitted = {
+        node.name: {each[place].is_contiguous() for each in given if isinstance(each[place], torch.Tensor)}
+        for place, node in enumerate(candidate.input_nodes())
+        if isinstance(node.meta["val"], torch.Tensor)
+    }
+    for name, layouts in admitted.items():
+        probe = laid_out_otherwise(candidate, examples[0], name)
+        if probe is None or _raise_or_agree(observe(original, probe), observe_program(candidate, probe), limits):
+            layouts |= {True, False}
+    return {name: frozenset(layouts) for name, layouts in admitted.items()}
+
+
+def _raise_or_agree(reference: Observation, answer: Observation, limits: Limits) -> bool:
+    agree = compare_calls(values_of(reference), values_of(answer), limits).agree
+    return agree or (reference.error is not None and answer.error is not None)

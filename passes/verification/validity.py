@@ -145,7 +145,8 @@ class Evidence:
 
     def _changed_attributes(self) -> list[str]:
         now, before = self._attributes(), self._snapshot.attributes
-        return [f"{name}: {_briefly(now.get(name, 'gone'), text)}" for name, text in before.items() if now.get(name) != text]
+        changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
+        return [f"{name}: {_briefly(now.get(name, 'gone'), before.get(name, 'absent'))}" for name in changed]
 
     def _disturbances(self) -> list[str]:
         return [f"{who} {text}" for who, module in self._modules.items() for text in disturbances(module)]

@@ -49,6 +49,32 @@ def resized(program: Program, example: Example, symbol: sympy.Expr, size: int) -
     return Example(args, kwargs)
 
 
+def in_dtype(program: Program, example: Example, name: str, dtype: torch.dtype) -> list[Example]:
+    """The example with its token ids in `dtype`, and with the last ids of the domain in their place."""
+    last = program.tokens[name].ids().flip(0)
+
+    def replaced(ids: torch.Tensor) -> torch.Tensor:
+        return last[torch.arange(ids.numel()) % len(last)].reshape(ids.shape).to(ids.device)
+
+    probes = [with_tokens(program, example, name, lambda ids, to=to: to(ids).to(dtype)) for to in (torch.clone, replaced)]  # type: ignore[misc]
+    return [probe for probe in probes if probe is not None]
+
+
+def laid_out_otherwise(program: Program, example: Example, name: str) -> Example | None:
+    """The example with the elements of one input elsewhere in memory: contiguous, or neither that nor in their order.
+
+    None where it has too few for that.
+    """
+    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    place = [node.name for node in program.input_nodes()].index(name)
+    value = leaves[place]
+    order = range(value.dim(), -1, -1)
+    turned = torch.stack([value, value]).permute(*order).contiguous().permute(*order)[0]
+    leaves[place] = turned if value.is_contiguous() else value.contiguous()
+    args, kwargs = spec.unflatten(leaves)
+    return None if leaves[place].is_contiguous() == value.is_contiguous() else Example(args, kwargs)
+
+
 def in_rank(program: Program, example: Example, name: str, rank: int) -> list[Example]:
     """The example with every token axis merged and dealt out again in `rank` dimensions, in every input that has them.
 

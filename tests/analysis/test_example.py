@@ -93,7 +93,9 @@ def test_an_example_with_another_value_than_the_graph_holds_is_refused(traced: A
 @pytest.mark.parametrize("first", [True, False])
 def test_an_example_of_another_size_than_the_graph_holds_is_refused(first: bool) -> None:
     wide, narrow = call(torch.ones(3, 5, dtype=torch.int64)), call(IDS)
-    with pytest.raises(ExampleError, match=rf"example {int(not first)} is no call .*ids.size\(\)\[0\] == 3.*fixes what dynamic= says"):
+    with pytest.raises(
+        ExampleError, match=rf"example {int(not first)} is no call .*ids.size\(\)\[0\] == 3.*fixes what dynamic= says"
+    ):
         foldfx.compile(Scaled(), [wide, narrow] if not first else [narrow, wide], dynamic=False)
     assert foldfx.compile(Scaled(), [wide, narrow]).accepted
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import foldfx
+from foldfx.errors import CallError
 
 VOCABULARY = 9
 Agree = Callable[..., None]
@@ -108,6 +109,47 @@ def test_written_inputs_are_written_alike(agree: Agree) -> None:
     twin = hidden.clone()
     agree(model(call, twin), result.module(call, hidden))
     agree(twin, hidden)
+
+
+class WritesFirst(Counter):
+    """Writes one input, then reads another."""
+
+    def forward(self, ids: Tensor, written: Tensor, read: Tensor) -> Tensor:  # type: ignore[override]
+        written.add_(1)
+        return torch.tanh(self.project(self.embedding(ids))) + read
+
+
+def test_memory_that_is_written_must_be_no_other_inputs() -> None:
+    result = foldfx.compile(WritesFirst(), [foldfx.Example((ids(), torch.zeros(4), torch.zeros(4)))])
+    assert result.accepted
+    line = torch.zeros(8)
+    for written, read in ((line[:4], line[:4]), (line[:4], line[3:7]), (line[::2], line[2:6])):
+        with pytest.raises(CallError, match="input written, which is written, shares memory with input read"):
+            result.module(ids(), written, read)
+    assert torch.equal(line, torch.zeros(8))
+
+
+def test_memory_of_one_allocation_between_that_of_another_input_is_written(agree: Agree) -> None:
+    model = WritesFirst()
+    result = foldfx.compile(model, [foldfx.Example((ids(), torch.zeros(4), torch.zeros(4)))])
+    assert result.accepted
+    call, one, other = ids(), torch.zeros(4, 2), torch.zeros(4, 2)
+    agree(model(call, one[:, 0], one[:, 1]), result.module(call, other[:, 0], other[:, 1]))
+    agree(one, other)
+
+
+def test_shared_memory_that_an_example_shows_is_admitted(agree: Agree) -> None:
+    """What is written and then read by nobody may be another input's."""
+    model = WritesFirst()
+    model.forward = lambda ids, written, read: torch.tanh(model.project(model.embedding(ids))) + written.add_(1)  # type: ignore[assignment]
+    line = torch.zeros(4)
+    result = foldfx.compile(
+        model, [foldfx.Example((ids(), torch.zeros(4), torch.zeros(4))), foldfx.Example((ids(), line, line))]
+    )
+    assert result.accepted
+    call, one, other = ids(), torch.zeros(4), torch.zeros(4)
+    agree(model(call, one, one), result.module(call, other, other))
+    agree(one, other)
 
 
 def test_a_table_the_model_writes_is_not_folded(agree: Agree) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, Proxy
 
-from foldfx.errors import FoldfxError, GradientsError, TokenRankError, TrainingModeError
+from foldfx.errors import CallError, FoldfxError, GradientsError, TokenRankError, TrainingModeError
 from foldfx.runtime import InputGuards
 
 
@@ -81,3 +83,49 @@ def test_gradients_are_refused_where_they_make_a_difference() -> None:
     with torch.no_grad():
         guards(torch.zeros(1))
     InputGuards(Sizes(), {})(torch.zeros(1))
+
+
+def test_dtypes_that_are_not_admitted_are_refused() -> None:
+    kinds = {"mask": (0, frozenset({torch.bool, torch.float32}))}
+    guards = InputGuards(Sizes(), {}, kinds=kinds)
+    for dtype in (torch.bool, torch.float32):
+        guards(torch.zeros(1, dtype=dtype))
+    for other in (torch.zeros(1, 1, dtype=torch.int64), 1.0, None):
+        with pytest.raises(CallError, match=r"verified for \['torch.bool', 'torch.float32'\]"):
+            guards(other)
+
+
+def test_proxies_pass() -> None:
+    kinds = {"mask": (0, frozenset({torch.bool}))}
+    sizes = Sizes()
+    proxy = Proxy(Graph().placeholder("mask"))
+    InputGuards(sizes, {}, kinds=kinds, contiguous=[("mask", 0, True)], together=[(1,)])(proxy)
+    assert sizes.seen == [(proxy,)]
+
+
+def test_what_is_written_stands_apart() -> None:
+    guards = InputGuards(Sizes(), {}, apart=[("cache", 1, "key", 0)])
+    line = torch.zeros(6)
+    guards(line[::2], line[1::2])
+    with pytest.raises(CallError, match="input cache, which is written, shares memory with input key"):
+        guards(line[:3], line[2:])
+    with FakeTensorMode():
+        guards(torch.zeros(3), torch.zeros(3))
+
+
+@pytest.mark.parametrize("whether", [True, False])
+def test_layouts_that_are_not_admitted_are_refused(whether: bool) -> None:
+    guards = InputGuards(Sizes(), {}, contiguous=[("hidden", 0, whether)])
+    layouts = {True: torch.zeros(2, 3), False: torch.zeros(3, 2).mT}
+    guards(layouts[whether])
+    with pytest.raises(CallError, match=f"input hidden {'is not' if whether else 'is'} contiguous"):
+        guards(layouts[not whether])
+
+
+def test_numbers_of_dimensions_are_admitted_together() -> None:
+    guards = InputGuards(Sizes(), {}, together=[(1, 2), (2, 3)])
+    guards(torch.zeros(1), torch.zeros(1, 1))
+    guards(torch.zeros(1, 1), torch.zeros(1, 1, 1))
+    for other, found in ((torch.zeros(1, 1, 1), 3), (1.0, 0)):
+        with pytest.raises(CallError, match=rf"the inputs have \(1, {found}\) dimensions.*\[\(1, 2\), \(2, 3\)\]"):
+            guards(torch.zeros(1), other)

@@ -13,6 +13,8 @@ from foldfx.passes.verification.configuration import disturbances, held_tensors,
 
 
 class Block(nn.Module):
+    rate = 1.0
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
@@ -42,6 +44,7 @@ ATTRIBUTES: dict[str, tuple[Callable[[Block], Any], str]] = {
     "a tuple": (lambda model: setattr(model, "scales", (0.5, 3)), "scales"),
     "a class": (lambda model: setattr(model, "act", nn.GELU()), "act.class"),
     "a module gone": (lambda model: setattr(model, "act", None), "act.class"),
+    "one of the class": (lambda model: setattr(model, "rate", 0.5), "rate"),
     "an integer made a float": (lambda model: setattr(model, "scales", (0.5, 2.0)), "scales"),
 }
 SAME_ATTRIBUTES: dict[str, Callable[[Block], Any]] = {

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from foldfx.passes.verification.memory import STATE, overlap, shared_memory
+from foldfx.passes.verification.memory import STATE, shared_memory
+from foldfx.runtime.overlap import overlap
 
 
 def addresses(tensor: Tensor) -> set[int]:

@@ -220,6 +220,16 @@ def test_mode_hooks_and_code_of_the_folded_module_count(result: foldfx.Result) -
     assert validity.which == ("folded code: other code",)
 
 
+def test_an_attribute_that_comes_is_named(model: Scorer, result: foldfx.Result) -> None:
+    model.temperature, model._calls = 2.0, 1
+    assert result.validity().which == ("original temperature: 2.0, was absent",)
+
+
+def test_an_attribute_of_the_class_is_named(model: Scorer, result: foldfx.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(model.act), "slope", 0.5, raising=False)
+    assert "original act.slope: 0.5, was absent" in result.validity().which
+
+
 def test_process_wide_hooks_count(result: foldfx.Result) -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
