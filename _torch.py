@@ -235,6 +235,8 @@ def exact_leaves(call: Any, spec: Any) -> list[Any]:
 def _has_structure(tree: Any, spec: Any) -> bool:
     if isinstance(tree, Proxy):
         return True
+    if isinstance(tree, torch.Tensor):
+        return bool(spec.is_leaf())
     if type(tree) is not spec.type or spec.type not in (dict, list, tuple):
         return bool(_pytree.tree_structure(tree) == spec)
     parts = [tree[key] for key in spec.context if key in tree] if spec.type is dict else tree
