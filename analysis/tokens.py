@@ -53,13 +53,17 @@ _SHAPE_ONLY = frozenset(
 )
 
 
+MOST_IDS = 2**27
+"""Of a domain: a list of them takes 1 GiB."""
+
+
 @dataclass(frozen=True)
 class TokenInput:
     """States that an input carries token ids.
 
     Args:
         name: the parameter name of the model's forward (for a pytree argument, the placeholder name in the graph).
-        domain: the number of ids, so ids are 0 … domain-1; None: inferred.
+        domain: the number of ids, so ids are 0 … domain-1; None: inferred. At most `MOST_IDS` without `reachable`.
         reachable: the ids that occur in use; tables then hold only these, and any other id raises
             `UnreachableTokenError`. None: all.
     """
@@ -79,6 +83,11 @@ class TokenInput:
                 raise TokenInputError(f"TokenInput({self.name!r}): reachable holds no id")
         if self.domain is not None and (isinstance(self.domain, bool) or not isinstance(self.domain, int) or self.domain < 1):
             raise TokenInputError(f"TokenInput({self.name!r}): domain must be a positive int, not {self.domain!r}")
+        if self.domain is not None and self.domain > MOST_IDS and self.reachable is None:
+            raise TokenInputError(
+                f"TokenInput({self.name!r}): every id is looked at, and a domain of {self.domain:,} is beyond {MOST_IDS:,}; "
+                "state the ids that occur with reachable="
+            )
 
 
 def as_token_inputs(tokens: Iterable[TokenInput]) -> list[TokenInput]:

@@ -140,6 +140,13 @@ def test_a_domain_is_a_positive_number(domain: Any) -> None:
         TokenInput("ids", domain)
 
 
+def test_a_domain_that_cannot_be_listed_is_refused() -> None:
+    with pytest.raises(TokenInputError, match=r"a domain of 1,000,000,000 is beyond 134,217,728; .* reachable="):
+        TokenInput("ids", 10**9)
+    assert TokenInput("ids", 10**9, reachable=[5]).reachable == (5,)
+    assert TokenInput("ids", 2**27).domain == 2**27
+
+
 @pytest.mark.parametrize("tokens", ["ids", ["ids"], {"ids": 7}, TokenInput("ids")], ids=["text", "texts", "mapping", "one"])
 def test_tokens_are_a_list_of_token_inputs(tokens: Any) -> None:
     with pytest.raises(TokenInputError, match=r"tokens is .*; pass a list, such as \[foldfx.TokenInput\('ids'\)\]"):
