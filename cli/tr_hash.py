@@ -148,6 +148,8 @@ def _read(file: Path, num_experts: int | None) -> list[_Stored]:
             said = metadata if name == ROUTE_TABLE else {}
             weights = [each for each in (f"{head}expert_gate", f"{head}gate_proj_w") if each in names]
             told = held.get_slice(weights[0]).get_shape()[0] if weights else said.get("num_experts")
+            if isinstance(told, str) and not told.isdecimal():
+                raise typer.BadParameter(f"the metadata of {file} says that num_experts is {told!r}, no number; build it anew")
             experts = num_experts if told is None else int(told)
             if experts is None:
                 raise typer.BadParameter(f"nothing in {file} tells the number of experts of {name}; pass --num-experts")

@@ -33,9 +33,13 @@ def read_facts(folder: Path) -> dict[str, dict[str, Any]]:
     """What the values of the captured graph depend on, by name.
 
     Raises:
-        DiffError: as `read_report`.
+        DiffError: as `read_report`, or they are not a list of values with names.
     """
-    return {value["name"]: value for value in _read(folder, FACTS)["values"]}
+    facts = _read(folder, FACTS)
+    try:
+        return {value["name"]: value for value in facts["values"]}
+    except (KeyError, TypeError) as error:
+        raise DiffError(f"{folder / FACTS} does not list values by their names; write the run anew") from error
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

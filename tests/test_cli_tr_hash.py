@@ -93,6 +93,9 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path: Path, capsys: 
     (text := tmp_path / "text").write_text("no tensors")
     assert cli.main(["routes", "check", str(text)]) == 1
     assert f"{text} is not a safetensors file: " in capsys.readouterr().err
+    save_file({"route_table": torch.tensor([[0], [1]], dtype=torch.uint8)}, text, {"num_experts": "four"})
+    assert cli.main(["routes", "check", str(text)]) == 1
+    assert f"the metadata of {text} says that num_experts is 'four', no number" in capsys.readouterr().err
 
 
 def checkpoint(folder: Path, **changes: torch.Tensor) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -125,3 +126,14 @@ def test_what_is_not_there_is_an_error(run: Path, tmp_path: Path, capsys: pytest
     assert "so it is not a run directory" in capsys.readouterr().err.replace(f"so {tmp_path}", "so it")
     assert main(["explain", str(run / "report.json"), "tanh"]) == 1
     assert "report.json is not a run directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("facts", ["{}", '{"values": 3}', '{"values": [{"op": "call_function"}]}'])
+def test_facts_that_list_no_values_are_an_error(
+    facts: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    assert main(["explain", str(copy), "tanh"]) == 0
+    (copy / "facts.json").write_text(facts)
+    assert main(["explain", str(copy), "tanh"]) == 1
+    assert "facts.json does not list values by their names; write the run anew" in capsys.readouterr().err
