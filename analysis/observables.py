@@ -99,8 +99,8 @@ def observed(model: nn.Module, names: Collection[str]) -> nn.Module:
             submodule.
         TypeError: `names` is one string, or holds something else than strings.
     """
-    listed = tuple(names) if isinstance(names, Iterable) else ()
-    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in listed):
+    listed = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if listed is None or not all(isinstance(name, str) for name in listed):
         raise TypeError(f"observables is {names!r}; pass a list of names, such as ['layers.3.mlp.router_logits']")
     places: dict[tuple[int, str], str] = {}
     for name in listed:

@@ -96,8 +96,8 @@ def as_token_inputs(tokens: Iterable[TokenInput]) -> list[TokenInput]:
     Raises:
         TokenInputError: it is no collection of `TokenInput`s, or states one input twice.
     """
-    listed = list(tokens) if isinstance(tokens, Iterable) else [tokens]
-    if not isinstance(tokens, Iterable) or not all(isinstance(token, TokenInput) for token in listed):
+    listed = list(tokens) if isinstance(tokens, Iterable) else None
+    if listed is None or not all(isinstance(token, TokenInput) for token in listed):
         raise TokenInputError(f"tokens is {tokens!r}; pass a list, such as [foldfx.TokenInput('ids')]")
     names = [token.name for token in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):

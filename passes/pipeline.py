@@ -264,11 +264,14 @@ class Pipeline:
 
 
 def _as_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
-    listed = tuple(passes) if isinstance(passes, Iterable) else (passes,)
-    passing = all(hasattr(each, "name") and hasattr(each, "run") and not isinstance(each, type) for each in listed)
-    if not isinstance(passes, Iterable) or not passing:
+    listed = tuple(passes) if isinstance(passes, Iterable) else None
+    if listed is None or not all(map(_is_pass, listed)):
         raise TypeError(f"passes is {passes!r}; pass a list of objects with a name and a run method, such as [FoldTokens()]")
     return listed
+
+
+def _is_pass(value: object) -> bool:
+    return hasattr(value, "name") and hasattr(value, "run") and not isinstance(value, type)
 
 
 def _region_modules(rewrites: Iterable[Rewrite]) -> list[GraphModule]:

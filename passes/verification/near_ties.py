@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch.fx import Interpreter
 
-from ..._torch import flatten_inputs, size_expression, static_size, tree_flatten
+from ..._torch import flatten_inputs, size_expression, static_size
 from ...analysis.decisions import Decision
 from ...analysis.example import Example
 from ...analysis.program import Program
@@ -259,7 +259,7 @@ class NearTieSearch:
 
 
 def _leaves(example: Example) -> list[torch.Tensor]:
-    leaves: list[torch.Tensor] = tree_flatten((example.args, dict(example.kwargs)))[0]
+    leaves: list[torch.Tensor] = example.leaves()
     return leaves
 
 

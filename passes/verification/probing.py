@@ -8,7 +8,7 @@ import sympy
 import torch
 from torch import nn
 
-from ..._torch import size_expression, static_size, tree_flatten
+from ..._torch import size_expression, static_size
 from ...analysis.example import Example
 from ...analysis.program import Program
 from ...runtime.guards import Kind, kind_of
@@ -109,10 +109,15 @@ def admitted_ranks(
     (name, ranks) = next(iter(admitted.items()))
     for rank in set(RANKS) - ranks:
         probes = [probe for example in examples for probe in in_rank(candidate, example, name, rank)]
-        calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
-        if probes and all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
+        if probes and _agree_on(probes, original, candidate, limits):
             ranks.add(rank)
     return {name: tuple(sorted(ranks))}
+
+
+def _agree_on(probes: Sequence[Example], original: nn.Module, candidate: Program, limits: Limits) -> bool:
+    """Whether the original answers every call, and the candidate as it does."""
+    calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
+    return all(reference.error is None and compare_calls(reference, answer, limits).agree for reference, answer in calls)
 
 
 def admitted_kinds(
@@ -122,7 +127,7 @@ def admitted_kinds(
 
     Another dtype of ids is tried on the first example, and on the last ids of the domain in its shape.
     """
-    given = [tree_flatten((example.args, dict(example.kwargs)))[0] for example in examples]
+    given = [example.leaves() for example in examples]
     admitted = {
         node.name: {kind_of(node.meta["val"]), *(kind_of(each[place]) for each in given)}
         for place, node in enumerate(candidate.input_nodes())
@@ -130,9 +135,7 @@ def admitted_kinds(
     }
     for name in candidate.tokens:
         for dtype in set(ID_DTYPES) - admitted[name]:
-            probes = in_dtype(candidate, examples[0], name, dtype)
-            calls = [(observe(original, probe), observe_program(candidate, probe)) for probe in probes]
-            if all(ref.error is None and compare_calls(ref, answer, limits).agree for ref, answer in calls):
+            if _agree_on(in_dtype(candidate, examples[0], name, dtype), original, candidate, limits):
                 admitted[name].add(dtype)
     return {name: frozenset(kinds) for name, kinds in admitted.items()}
 
@@ -145,7 +148,7 @@ def admitted_layouts(
     A trace takes what a model asks of strides, and whether a view of other sizes needs a copy, from the example. How outputs
     lie in memory is not compared.
     """
-    given = [tree_flatten((example.args, dict(example.kwargs)))[0] for example in examples]
+    given = [example.leaves() for example in examples]
     admitted = {
         node.name: {each[place].is_contiguous() for each in given if isinstance(each[place], torch.Tensor)}
         for place, node in enumerate(candidate.input_nodes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import sympy
 import torch
@@ -14,18 +15,23 @@ from ...analysis.example import Example
 from ...analysis.program import Domain, Program
 
 
+def _copied(example: Example) -> tuple[list[Any], Any]:
+    """The leaves of a copy of the call, and the structure that makes (args, kwargs) of them."""
+    call = example.cloned()
+    return tree_flatten((call.args, dict(call.kwargs)))
+
+
 def with_tokens(
     program: Program, example: Example, name: str, change: Callable[[torch.Tensor], torch.Tensor | None]
 ) -> Example | None:
     """The example with one token input replaced; None where `change` declines."""
-    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    leaves, spec = _copied(example)
     place = [node.name for node in program.input_nodes()].index(name)
     changed = change(leaves[place].contiguous())
     if changed is None:
         return None
     leaves[place] = changed
-    args, kwargs = spec.unflatten(leaves)
-    return Example(args, kwargs)
+    return Example(*spec.unflatten(leaves))
 
 
 def first_replaced(ids: torch.Tensor, token: int) -> torch.Tensor | None:
@@ -39,14 +45,13 @@ def first_replaced(ids: torch.Tensor, token: int) -> torch.Tensor | None:
 
 def resized(program: Program, example: Example, symbol: sympy.Expr, size: int) -> Example:
     """Every dimension of that symbolic size cut down to `size`, or filled up to it by repeating; an empty one stays."""
-    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    leaves, spec = _copied(example)
     for place, node in enumerate(program.input_nodes()):
         if isinstance(leaves[place], torch.Tensor):
             for dim, traced in enumerate(node.meta["val"].shape):
                 if size_expression(traced) == symbol and (old := leaves[place].shape[dim]):
                     leaves[place] = leaves[place].index_select(dim, torch.arange(size, device=leaves[place].device) % old)
-    args, kwargs = spec.unflatten(leaves)
-    return Example(args, kwargs)
+    return Example(*spec.unflatten(leaves))
 
 
 def in_dtype(program: Program, example: Example, name: str, dtype: torch.dtype) -> list[Example]:
@@ -54,9 +59,9 @@ def in_dtype(program: Program, example: Example, name: str, dtype: torch.dtype) 
     last = program.tokens[name].ids().flip(0)
 
     def replaced(ids: torch.Tensor) -> torch.Tensor:
-        return last[torch.arange(ids.numel()) % len(last)].reshape(ids.shape).to(ids.device)
+        return last[torch.arange(ids.numel()) % len(last)].reshape(ids.shape).to(ids.device, dtype)
 
-    probes = [with_tokens(program, example, name, lambda ids, to=to: to(ids).to(dtype)) for to in (torch.clone, replaced)]  # type: ignore[misc]
+    probes = [with_tokens(program, example, name, change) for change in (lambda ids: ids.to(dtype), replaced)]
     return [probe for probe in probes if probe is not None]
 
 
@@ -65,14 +70,13 @@ def laid_out_otherwise(program: Program, example: Example, name: str) -> Example
 
     None where it has too few for that.
     """
-    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    leaves, spec = _copied(example)
     place = [node.name for node in program.input_nodes()].index(name)
     value = leaves[place]
     order = range(value.dim(), -1, -1)
     turned = torch.stack([value, value]).permute(*order).contiguous().permute(*order)[0]
     leaves[place] = turned if value.is_contiguous() else value.contiguous()
-    args, kwargs = spec.unflatten(leaves)
-    return None if leaves[place].is_contiguous() == value.is_contiguous() else Example(args, kwargs)
+    return None if leaves[place].is_contiguous() == value.is_contiguous() else Example(*spec.unflatten(leaves))
 
 
 def in_rank(program: Program, example: Example, name: str, rank: int) -> list[Example]:
@@ -84,7 +88,7 @@ def in_rank(program: Program, example: Example, name: str, rank: int) -> list[Ex
         them has one row, which repeated shows no more, or where there are no ids.
     """
     inputs = program.input_nodes()
-    leaves, spec = tree_flatten((example.cloned().args, dict(example.cloned().kwargs)))
+    leaves, spec = _copied(example)
     token = [node.name for node in inputs].index(name)
     axes = _sizes(inputs[token])
     rows: dict[int, torch.Tensor] = {}
@@ -102,8 +106,7 @@ def in_rank(program: Program, example: Example, name: str, rank: int) -> list[Ex
         for place, each in rows.items():
             chosen = torch.arange(prod(shape), device=each.device) % len(each)
             changed[place] = each[chosen].reshape(shape + each.shape[1:])
-        args, kwargs = spec.unflatten(changed)
-        return Example(args, kwargs)
+        return Example(*spec.unflatten(changed))
 
     return [dealt(shape) for shape in shapes]
 
